@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stayput.h - give the GPU memory behind tagged allocations back to the device, and
+ * bring it back later at the same addresses.
+ *
+ * Load libstayput.so with LD_PRELOAD. Between stayput_region_push("kv_cache", ...) and
+ * stayput_region_pop(), every cudaMalloc() of the calling thread belongs to the region
+ * "kv_cache". stayput_pause("kv_cache") gives its physical memory back,
+ * stayput_resume("kv_cache") puts memory, and contents where they were kept, back at
+ * the same addresses: pointers, tensors and CUDA graphs stay valid.
+ *
+ * True of every function here, unless its own comment says otherwise:
+ *
+ *   errors    Returns STAYPUT_OK or a negative STAYPUT_ERR_*, and changes nothing on
+ *             an error. stayput_last_error() has the sentence. Nothing here exits,
+ *             aborts, prints or sets errno.
+ *   units     Sizes are bytes. Times are milliseconds, in reports seconds.
+ *   memory    Arguments are copied before the call returns. Nothing returned has to
+ *             be freed.
+ *   threads   May be called from any thread at any time; not from a signal handler,
+ *             not from a host function or callback of a CUDA stream.
+ *   fork      In a child after fork(), where CUDA cannot be used, memory of the parent
+ *             is foreign: what would touch it returns STAYPUT_ERR_UNSUPPORTED.
+ *   waiting   Does not wait for the GPU.
+ *   structs   Those that begin with struct_size want sizeof(struct ...) there before
+ *             the call; they may grow at their end.
+ *
+ * A tag is 1 to 63 bytes of [A-Za-z0-9_.:-].
+ */
+#ifndef STAYPUT_H
+#define STAYPUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define STAYPUT_API __attribute__((visibility("default")))
+#else
+#define STAYPUT_API
+#endif
+
+#define STAYPUT_VERSION "0.1.0"
+
+enum {
+	STAYPUT_OK = 0,
+	STAYPUT_ERR_INVALID = -1,       /* an argument is out of range */
+	STAYPUT_ERR_NOT_FOUND = -2,     /* no region of that tag, no memory of ours there */
+	STAYPUT_ERR_BUSY = -3,          /* another operation, or a stream capture, runs */
+	STAYPUT_ERR_DEVICE_MEMORY = -4, /* the device has too little memory free */
+	STAYPUT_ERR_HOST_MEMORY = -5,   /* the host has too little memory */
+	STAYPUT_ERR_DRIVER = -6,        /* the CUDA driver refused or the device is lost */
+	STAYPUT_ERR_IO = -7,            /* a file or socket */
+	STAYPUT_ERR_UNSUPPORTED = -8,   /* not on this device, or not in a forked child */
+	STAYPUT_ERR_CORRUPT = -9,       /* contents differ from what was saved */
+};
+
+/*
+ * What becomes of an allocation's contents over a pause. Belongs to the allocation,
+ * from the push in force when it was made; one tag may hold several.
+ */
+enum {
+	STAYPUT_POLICY_DEFAULT = 0, /* what STAYPUT_REGIONS says of the tag, else host */
+	STAYPUT_HOST = 1,           /* kept in host memory, and there again after resume */
+	STAYPUT_DISCARD = 2,        /* undefined after resume; no copy, no host memory */
+	STAYPUT_ZERO = 3,           /* every byte zero after resume */
+	STAYPUT_KEEP = 4,           /* never released: native memory that is only counted */
+};
+
+enum {
+	STAYPUT_ACTIVE = 1,   /* mapped, usable */
+	STAYPUT_PAUSING = 2,  /* being saved and released */
+	STAYPUT_PAUSED = 3,   /* address reserved, no memory behind it */
+	STAYPUT_RESUMING = 4, /* being brought back */
+	STAYPUT_FREEING = 5,  /* being freed */
+	STAYPUT_PARTLY = 6,   /* a region with both active and paused allocations */
+};
+
+enum { STAYPUT_TAG_SIZE = 64, STAYPUT_REPORT_DEVICES = 16 };
+
+/* ---- Regions: which allocations may be paused -------------------------------------- */
+
+/*
+ * From here, allocations that this thread makes belong to `tag`.
+ *
+ *   tag      see above
+ *   policy   one of STAYPUT_POLICY_DEFAULT ... STAYPUT_KEEP. STAYPUT_REGIONS, when it
+ *            names the tag, wins over it.
+ *
+ * Regions nest to any depth; the innermost one counts. The setting is the thread's
+ * own: allocations of other threads, and of threads started from here, are not
+ * affected. STAYPUT_DEFAULT gives every thread a region.
+ *
+ *   STAYPUT_ERR_INVALID       tag or policy is not one of the above
+ *   STAYPUT_ERR_HOST_MEMORY   a few bytes for the record could not be had
+ */
+STAYPUT_API int stayput_region_push(const char *tag, int policy);
+
+/*
+ * From here, allocations that this thread makes are native ones, until the matching
+ * stayput_region_pop(): for memory that other processes open by CUDA IPC, for instance.
+ *
+ *   STAYPUT_ERR_HOST_MEMORY   a few bytes for the record could not be had
+ */
+STAYPUT_API int stayput_native_push(void);
+
+/*
+ * End the innermost push of this thread, of either kind. Allocations keep their tag.
+ *
+ *   STAYPUT_ERR_INVALID   this thread has no push open
+ */
+STAYPUT_API int stayput_region_pop(void);
+
+/* ---- Pause and resume --------------------------------------------------------------- */
+
+/* What to do differently in one call. All zero means: as stayput_pause() does. */
+struct stayput_options {
+	size_t struct_size;
+	/* Pause: this policy for everything that the call releases, instead of each
+	 * allocation's own: STAYPUT_HOST, STAYPUT_DISCARD or STAYPUT_ZERO. */
+	int policy;
+	/* 1: STAYPUT_ERR_BUSY instead of waiting for another operation on a region. */
+	int no_block;
+	/* Resume: how long to wait for device memory that others hold. 0: as
+	 * STAYPUT_RESUME_WAIT says. Negative: not at all. */
+	int64_t wait_ms;
+};
+
+/* One device's part of a pause or resume. Seconds of phases that overlap add up to
+ * more than the whole. */
+struct stayput_device_report {
+	int device; /* CUDA ordinal in this process */
+	int reserved;
+	uint64_t bytes_released;        /* pause: physical memory given back, our count */
+	uint64_t bytes_released_driver; /* pause: the same by cuMemGetInfo before and after */
+	uint64_t bytes_restored;        /* resume: physical memory taken again */
+	uint64_t bytes_copied;          /* to or from the host */
+	uint64_t bytes_unchanged;       /* not copied, since the backup at hand was good */
+	uint64_t bytes_zeroed;          /* resume: cleared */
+	double seconds_sync;            /* waiting for work in flight */
+	double seconds_pin;             /* getting host memory */
+	double seconds_digest;          /* finding out what changed */
+	double seconds_copy;            /* copying */
+	double seconds_unmap;           /* pause: unmapping and releasing */
+	double seconds_create;          /* resume: creating memory, waiting for it included */
+	double seconds_map;             /* resume: mapping it and setting access */
+};
+
+struct stayput_report {
+	size_t struct_size;
+	uint64_t allocations; /* that changed state */
+	uint64_t failed;      /* that should have and did not */
+	double seconds;       /* the whole call */
+	uint64_t device_count;
+	struct stayput_device_report total; /* over all devices; its `device` is -1 */
+	struct stayput_device_report device[STAYPUT_REPORT_DEVICES];
+};
+
+/*
+ * Give the physical memory of every active allocation tagged `tag` back to its device;
+ * NULL: of every region. Policies say what becomes of the contents. The addresses stay
+ * reserved: a kernel or copy that uses one before stayput_resume() is an illegal access.
+ *
+ * First waits for all work in the contexts that the allocations were made in. Work
+ * launched by other threads during the call is the caller's to prevent. Allocations made
+ * during or after the call are active. What is paused already is left as it is, so
+ * pausing twice succeeds and does nothing. Allocations with policy keep are skipped.
+ * When the call returns STAYPUT_OK the driver has the memory: another process can take it.
+ * A known tag that holds nothing is no error, but is reported once in the log.
+ *
+ *   STAYPUT_ERR_INVALID       tag is malformed
+ *   STAYPUT_ERR_NOT_FOUND     no region has that tag
+ *   STAYPUT_ERR_BUSY          a stream capture is in progress, or no_block was asked for
+ *   STAYPUT_ERR_HOST_MEMORY   no room for the contents; everything is active still
+ *   STAYPUT_ERR_DRIVER        the driver refused. Every allocation is either active with
+ *                             its contents, or paused with a good backup; the report and
+ *                             stayput_region_info() say how many. The call can be repeated.
+ *   STAYPUT_ERR_UNSUPPORTED   the region lives on a device without virtual memory
+ *                             management, or this is a forked child
+ */
+STAYPUT_API int stayput_pause(const char *tag);
+
+/*
+ * Put memory back behind every paused allocation tagged `tag` (NULL: of every region), at
+ * the same addresses, with access for the owning device, and contents as the policies say.
+ * Resuming what is active succeeds and does nothing.
+ *
+ * All or nothing: on every error all that was paused is paused still, backups included,
+ * and the call can be repeated.
+ *
+ *   STAYPUT_ERR_INVALID         tag is malformed
+ *   STAYPUT_ERR_NOT_FOUND       no region has that tag
+ *   STAYPUT_ERR_BUSY            no_block was asked for and another operation runs
+ *   STAYPUT_ERR_DEVICE_MEMORY   the device has too little free, also after the wait of
+ *                               STAYPUT_RESUME_WAIT; stayput_last_error() says how much is
+ *                               free and, where NVML can be opened, who holds the rest
+ *   STAYPUT_ERR_DRIVER          the driver refused
+ *   STAYPUT_ERR_UNSUPPORTED     this is a forked child
+ */
+STAYPUT_API int stayput_resume(const char *tag);
+
+/*
+ * stayput_pause() and stayput_resume() over several tags as one all-or-nothing step.
+ *
+ *   tags      `count` tags; NULL with count 0: every region
+ *   options   NULL: all zero
+ *   report    filled in on success and on every error after the arguments were
+ *             accepted; may be NULL
+ */
+STAYPUT_API int stayput_pause_ex(const char *const *tags, size_t count,
+	const struct stayput_options *options, struct stayput_report *report);
+STAYPUT_API int stayput_resume_ex(const char *const *tags, size_t count,
+	const struct stayput_options *options, struct stayput_report *report);
+
+/* ---- Host memory of backups --------------------------------------------------------- */
+
+/*
+ * Get the host memory now that pausing the active `host` allocations of `tag` (NULL: of
+ * every region) will need, so that the pause only has to copy.
+ *
+ *   STAYPUT_ERR_INVALID, STAYPUT_ERR_NOT_FOUND, STAYPUT_ERR_UNSUPPORTED   as for pause
+ *   STAYPUT_ERR_HOST_MEMORY                                               no room
+ */
+STAYPUT_API int stayput_host_reserve(const char *tag);
+
+/*
+ * Give host memory that holds no paused contents back to the system until at most
+ * `keep_bytes` of it are left.
+ */
+STAYPUT_API int stayput_host_trim(size_t keep_bytes);
+
+/*
+ * The contents that a paused allocation had, in host memory.
+ *
+ *   ptr    an address inside an allocation of ours
+ *   size   how many bytes will be read from the answer
+ *
+ * Returns NULL when the range is not inside one paused allocation whose contents were
+ * kept. The answer is valid until the allocation is resumed or freed.
+ */
+STAYPUT_API const void *stayput_host_copy(const void *ptr, size_t size);
+
+/* ---- Questions ------------------------------------------------------------------------ */
+
+struct stayput_info {
+	size_t struct_size;
+	char tag[STAYPUT_TAG_SIZE];
+	int policy; /* STAYPUT_HOST ... STAYPUT_KEEP */
+	int state;  /* STAYPUT_ACTIVE ... STAYPUT_FREEING */
+	int device; /* CUDA ordinal in this process */
+	int reserved;
+	uint64_t base; /* the address that the allocation call returned */
+	uint64_t size; /* the size that was asked for */
+	uint64_t generation; /* how often it has been resumed */
+};
+
+/*
+ * What the allocation is that `ptr` points into. On an error *info is not written.
+ *
+ *   STAYPUT_ERR_INVALID     info is NULL or its struct_size is unknown
+ *   STAYPUT_ERR_NOT_FOUND   the memory there is native, or none
+ */
+STAYPUT_API int stayput_query(const void *ptr, struct stayput_info *info);
+
+struct stayput_region_info {
+	size_t struct_size;
+	char tag[STAYPUT_TAG_SIZE];
+	int state; /* STAYPUT_ACTIVE, STAYPUT_PAUSED or STAYPUT_PARTLY */
+	int reserved;
+	uint64_t bytes_active; /* asked for, with memory behind it */
+	uint64_t bytes_paused; /* asked for, without */
+	uint64_t bytes_kept;   /* native memory under policy keep */
+	uint64_t bytes_device; /* physical memory that the region occupies; not bytes_kept */
+	uint64_t bytes_backup; /* host memory that holds its contents */
+	uint64_t count_active, count_paused, count_kept; /* allocations */
+	uint64_t mappings; /* physical blocks, active or paused */
+};
+
+/*
+ * How much the region `tag` holds, on all devices together.
+ *
+ *   STAYPUT_ERR_INVALID     tag is malformed, info is NULL or its struct_size is unknown
+ *   STAYPUT_ERR_NOT_FOUND   no region has that tag
+ */
+STAYPUT_API int stayput_region_info(const char *tag, struct stayput_region_info *info);
+
+/*
+ * The same for every region, in the order in which they came up.
+ *
+ *   infos      room for `capacity` entries; struct_size of the first one counts for all
+ *   count      set to the number of regions, also when there are more than fit
+ *
+ *   STAYPUT_ERR_INVALID   count is NULL, or capacity is not 0 and infos is not usable
+ */
+STAYPUT_API int stayput_region_list(
+	struct stayput_region_info *infos, size_t capacity, size_t *count);
+
+/*
+ * Regions, devices and totals as one JSON object, NUL-terminated.
+ *
+ * Returns its length without the NUL. Writes at most `size` bytes; when the answer is
+ * `size` or more, the text was cut and the call can be made again with more room. `buf`
+ * may be NULL when size is 0.
+ */
+STAYPUT_API size_t stayput_snapshot_json(char *buf, size_t size);
+
+/* A short English name for a code, "no error" for STAYPUT_OK; never NULL. */
+STAYPUT_API const char *stayput_strerror(int code);
+
+/*
+ * What went wrong in this thread's last call here that returned an error, as one
+ * sentence with numbers; "" when none has. Valid until the thread's next error.
+ */
+STAYPUT_API const char *stayput_last_error(void);
+
+/* STAYPUT_VERSION of the library that was loaded. */
+STAYPUT_API const char *stayput_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "alloc.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "block.h"
+#include "device.h"
+#include "fork.h"
+#include "lock.h"
+#include "log.h"
+#include "real.h"
+#include "region.h"
+#include "slab.h"
+#include "span.h"
+#include "stayput.h"
+#include "table.h"
+
+/* Addresses for a block of `size` in the space; reserves another span when all are full. */
+static CUresult take_addresses(struct space *space, size_t size, struct block *block)
+{
+	struct span *span;
+	CUresult err;
+
+	block->size = size;
+	block->space = space;
+	lock_take();
+	block->base = span_take_locked(space->spans, size, &block->span);
+	lock_drop();
+	if (block->base)
+		return CUDA_SUCCESS;
+	err = span_reserve(space->device, size, &span);
+	if (err != CUDA_SUCCESS)
+		return err;
+	lock_take();
+	span->next = space->spans;
+	space->spans = span;
+	block->base = span_take_locked(span, size, &block->span);
+	lock_drop();
+	/* Another thread may have filled the new span already. */
+	return block->base ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void give_addresses(struct block *block)
+{
+	lock_take();
+	span_give_locked(block->span, block->base, block->size);
+	lock_drop();
+}
+
+/* A new block of `size`, mapped, that nobody else knows yet. */
+static CUresult make_block(struct space *space, size_t size, struct block **out)
+{
+	struct block *block = calloc(1, sizeof *block);
+	CUresult err;
+
+	if (!block)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	err = take_addresses(space, size, block);
+	if (err != CUDA_SUCCESS)
+		goto free_record;
+	err = block_map(block);
+	if (err != CUDA_SUCCESS)
+		goto give_addresses;
+	block->state = STAYPUT_ACTIVE;
+	*out = block;
+	return CUDA_SUCCESS;
+
+give_addresses:
+	give_addresses(block);
+free_record:
+	free(block);
+	return err;
+}
+
+CUresult alloc_destroy_block(struct block *block)
+{
+	CUresult err = block->mapped ? block_unmap(block) : CUDA_SUCCESS;
+
+	/* Addresses under a mapping that would not go must not be handed out again. */
+	if (err == CUDA_SUCCESS)
+		give_addresses(block);
+	free(block);
+	return err;
+}
+
+static void link_large_locked(struct block *block)
+{
+	struct space *s = block->space;
+
+	block->prev = NULL;
+	block->next = s->large;
+	if (block->next)
+		block->next->prev = block;
+	s->large = block;
+}
+
+/* Puts a finished record where others find it. */
+static bool publish_locked(struct allocation *a)
+{
+	if (!device_note_context_locked(a->space->device, a->context))
+		return false;
+	if (!table_add_locked(a))
+		return false;
+	a->born = a->block->generation;
+	region_count_locked(a, 1);
+	return true;
+}
+
+static CUresult allocate_large(struct allocation *a)
+{
+	size_t granule = a->space->device->granule;
+	size_t size = (a->size + granule - 1) / granule * granule;
+	struct block *block;
+	CUresult err = make_block(a->space, size, &block);
+	bool published;
+
+	if (err != CUDA_SUCCESS)
+		return err;
+	a->base = block->base;
+	a->block = block;
+	block->only = a;
+	lock_take();
+	published = publish_locked(a);
+	if (published) {
+		link_large_locked(block);
+		span_note_block_locked(block->span, block);
+	}
+	lock_drop();
+	if (published)
+		return CUDA_SUCCESS;
+	alloc_destroy_block(block);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Takes a segment for `a` from the blocks at hand. */
+static bool take_segment_locked(struct allocation *a)
+{
+	a->segment = slab_take_locked(a->space, a->size, &a->block);
+	if (!a->segment)
+		return false;
+	a->base = a->block->base + a->segment->offset;
+	a->segment->owner = a;
+	if (publish_locked(a))
+		return true;
+	slab_give_locked(a->block, a->segment);
+	return false;
+}
+
+/* Another block to share, smaller ones when the device is nearly full. */
+static CUresult add_shared_block(struct allocation *a)
+{
+	size_t granule = a->space->device->granule, size, least;
+	struct block *block;
+	CUresult err;
+	bool added;
+
+	lock_take();
+	size = slab_block_size_locked(a->space, a->size);
+	lock_drop();
+	least = (a->size + granule - 1) / granule * granule;
+	err = make_block(a->space, size, &block);
+	if (err == CUDA_ERROR_OUT_OF_MEMORY && size > least)
+		err = make_block(a->space, least, &block);
+	if (err != CUDA_SUCCESS)
+		return err;
+	lock_take();
+	added = slab_add_block_locked(block);
+	if (added) {
+		span_note_block_locked(block->span, block);
+		added = take_segment_locked(a);
+		if (!added) {
+			span_forget_block_locked(block->span, block);
+			slab_remove_block_locked(block);
+		}
+	}
+	lock_drop();
+	if (added)
+		return CUDA_SUCCESS;
+	alloc_destroy_block(block);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult allocate_small(struct allocation *a)
+{
+	bool taken;
+
+	lock_take();
+	taken = take_segment_locked(a);
+	lock_drop();
+	return taken ? CUDA_SUCCESS : add_shared_block(a);
+}
+
+static struct space *find_space(const struct choice *choice, struct device *dev)
+{
+	struct space *space;
+
+	fork_watch();
+	lock_take();
+	space = region_space_locked(choice, dev);
+	lock_drop();
+	return space;
+}
+
+static CUresult allocate(CUdeviceptr *ptr, size_t size, const struct choice *choice)
+{
+	struct allocation *a;
+	struct device *dev;
+	CUcontext ctx;
+	CUresult err = device_current(&dev, &ctx);
+
+	if (err != CUDA_SUCCESS)
+		return err;
+	if (!dev->vmm)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (size > dev->memory)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	a = calloc(1, sizeof *a);
+	if (!a)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*a = (struct allocation){
+		.size = size, .context = ctx, .space = find_space(choice, dev)};
+	err = CUDA_ERROR_OUT_OF_MEMORY;
+	if (a->space)
+		err = size > SLAB_LARGEST ? allocate_large(a) : allocate_small(a);
+	if (err == CUDA_SUCCESS)
+		*ptr = a->base;
+	else
+		free(a);
+	return err;
+}
+
+CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choice)
+{
+	int saved = errno;
+	CUresult err = CUDA_ERROR_NOT_SUPPORTED;
+
+	if (!fork_is_child() && driver_load())
+		err = allocate(ptr, size, choice);
+	errno = saved;
+	return err;
+}
+
+static void warn_unsupported(const struct choice *choice)
+{
+	static _Atomic bool told;
+
+	if (!atomic_exchange(&told, true))
+		log_line(LOG_WARN,
+			"this device has no virtual memory management: region %s and "
+			"others are native memory and cannot be paused",
+			choice->region->tag);
+}
+
+/* A record that native memory freed behind our back has left at that address. */
+static struct allocation *take_stale_locked(CUdeviceptr ptr)
+{
+	struct allocation *stale = table_find_locked(ptr);
+
+	if (stale && !stale->block) {
+		table_remove_locked(stale);
+		region_count_locked(stale, -1);
+		return stale;
+	}
+	return NULL;
+}
+
+static void count_native(
+	CUdeviceptr ptr, size_t size, const struct choice *choice, bool supported)
+{
+	struct allocation *a, *stale;
+	struct device *dev;
+	CUcontext ctx;
+	bool counted;
+
+	if (device_current(&dev, &ctx) != CUDA_SUCCESS)
+		return;
+	a = calloc(1, sizeof *a);
+	if (!a)
+		return;
+	*a = (struct allocation){.base = ptr,
+		.size = size,
+		.context = ctx,
+		.space = find_space(
+			&(struct choice){choice->region, STAYPUT_KEEP}, dev)};
+	lock_take();
+	stale = take_stale_locked(ptr);
+	counted = a->space && table_add_locked(a);
+	if (counted) {
+		region_count_locked(a, 1);
+		choice->region->unsupported |= !supported;
+	}
+	lock_drop();
+	free(stale);
+	if (!counted)
+		free(a);
+}
+
+void alloc_count_native(
+	CUdeviceptr ptr, size_t size, const struct choice *choice, bool supported)
+{
+	int saved = errno;
+
+	if (fork_is_child() || !driver_load())
+		return;
+	count_native(ptr, size, choice, supported);
+	if (!supported)
+		warn_unsupported(choice);
+	errno = saved;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every way to allocate comes here. Any thread; errno is kept. On an error nothing is left
+ * behind and *ptr is not written. A record enters the table after its memory is mapped.
+ */
+#ifndef ALLOC_H
+#define ALLOC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cuda.h>
+
+struct block;
+struct choice;
+
+/*
+ * Memory in a region, on the device of the current context. `size` is not 0.
+ *
+ *   CUDA_ERROR_OUT_OF_MEMORY   as from cuMemAlloc; freeing and trying again is useful
+ *   CUDA_ERROR_NOT_SUPPORTED   this has to be native memory: no VMM on the device, or a
+ *                              forked child
+ *   others                     the driver's
+ */
+CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choice);
+
+/* Counts native memory that a hook has just got. Without memory for the record it is
+ * not counted. `supported` false: it should have been ours. */
+void alloc_count_native(
+	CUdeviceptr ptr, size_t size, const struct choice *choice, bool supported);
+
+/* The end of a block that nobody else knows (any more): its memory, if there is any, its
+ * addresses, its record. */
+CUresult alloc_destroy_block(struct block *block);
+
+#endif

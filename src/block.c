@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "block.h"
+
+#include "device.h"
+#include "real.h"
+#include "span.h"
+
+/* Most mappings that one driver call may change. A call costs about 30 us a mapping and
+ * keeps the driver's lock meanwhile, so other threads wait for 2 ms at most. */
+enum { RUN_MAX = 64 };
+
+static CUresult create(struct block *block)
+{
+	struct device *dev = block->span->device;
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev->ordinal},
+		.allocFlags = {.gpuDirectRDMACapable = dev->rdma},
+	};
+
+	return driver()->cuMemCreate(&block->handle, block->size, &prop, 0);
+}
+
+static CUresult set_access(const struct device *dev, CUdeviceptr base, size_t size)
+{
+	CUmemAccessDesc access = {
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev->ordinal},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+
+	return driver()->cuMemSetAccess(base, size, &access, 1);
+}
+
+CUresult block_map(struct block *block)
+{
+	CUresult err = create(block);
+
+	if (err != CUDA_SUCCESS)
+		return err;
+	err = driver()->cuMemMap(block->base, block->size, 0, block->handle, 0);
+	if (err != CUDA_SUCCESS)
+		goto release;
+	err = set_access(block->span->device, block->base, block->size);
+	if (err != CUDA_SUCCESS)
+		goto unmap;
+	block->mapped = true;
+	return CUDA_SUCCESS;
+
+unmap:
+	driver()->cuMemUnmap(block->base, block->size);
+release:
+	driver()->cuMemRelease(block->handle);
+	return err;
+}
+
+CUresult block_unmap(struct block *block)
+{
+	CUresult err = driver()->cuMemUnmap(block->base, block->size);
+
+	if (err != CUDA_SUCCESS)
+		return err;
+	block->mapped = false;
+	return driver()->cuMemRelease(block->handle);
+}
+
+/* How many blocks, from the first, lie next to each other in one span, RUN_MAX at most. */
+static size_t run_length(struct block *const *blocks, size_t count)
+{
+	size_t n = 1;
+
+	while (n < count && n < RUN_MAX && blocks[n]->span == blocks[0]->span &&
+		blocks[n - 1]->base + blocks[n - 1]->size == blocks[n]->base)
+		n++;
+	return n;
+}
+
+static size_t run_bytes(struct block *const *blocks, size_t n)
+{
+	return blocks[n - 1]->base + blocks[n - 1]->size - blocks[0]->base;
+}
+
+CUresult block_create_all(struct block *const *blocks, size_t count, size_t *done)
+{
+	CUresult err = CUDA_SUCCESS;
+
+	for (*done = 0; *done < count; ++*done) {
+		err = create(blocks[*done]);
+		if (err != CUDA_SUCCESS)
+			break;
+	}
+	return err;
+}
+
+CUresult block_map_all(struct block *const *blocks, size_t count, size_t *done)
+{
+	CUresult err = CUDA_SUCCESS;
+
+	for (*done = 0; *done < count; ++*done) {
+		struct block *b = blocks[*done];
+
+		err = driver()->cuMemMap(b->base, b->size, 0, b->handle, 0);
+		if (err != CUDA_SUCCESS)
+			break;
+		b->mapped = true;
+	}
+	return err;
+}
+
+CUresult block_access_all(struct block *const *blocks, size_t count)
+{
+	CUresult err = CUDA_SUCCESS;
+	size_t n;
+
+	for (size_t i = 0; i < count && err == CUDA_SUCCESS; i += n) {
+		n = run_length(blocks + i, count - i);
+		err = set_access(
+			blocks[i]->span->device, blocks[i]->base, run_bytes(blocks + i, n));
+	}
+	return err;
+}
+
+CUresult block_unmap_all(struct block *const *blocks, size_t count, size_t *done)
+{
+	CUresult err;
+	size_t n;
+
+	for (*done = 0; *done < count; *done += n) {
+		struct block *const *run = blocks + *done;
+
+		n = run_length(run, count - *done);
+		err = driver()->cuMemUnmap(run[0]->base, run_bytes(run, n));
+		if (err != CUDA_SUCCESS)
+			return err;
+		for (size_t i = 0; i < n; i++)
+			run[i]->mapped = false;
+	}
+	return CUDA_SUCCESS;
+}
+
+void block_release_all(struct block *const *blocks, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		driver()->cuMemRelease(blocks[i]->handle);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Physical memory. A block is what one cuMemCreate made, mapped whole; it holds one large
+ * allocation, or many small ones (slab.h), and is what a pause releases and a resume
+ * brings back: the state of an allocation is its block's.
+ *
+ * The functions here call the driver and want the caller to own the blocks, by a passing
+ * state or because nobody else knows them yet.
+ */
+#ifndef BLOCK_H
+#define BLOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda.h>
+
+struct allocation;
+struct segment;
+struct space;
+struct span;
+
+struct block {
+	CUdeviceptr base;
+	size_t size;
+	struct span *span;
+	struct space *space;
+	CUmemGenericAllocationHandle handle; /* while mapped */
+	bool mapped;                         /* there is memory behind it */
+	int state;                           /* STAYPUT_ACTIVE ... STAYPUT_FREEING */
+	int paused_as;                       /* the policy that the last pause applied */
+	uint64_t generation;                 /* counts resumes */
+	void *backup;                        /* the contents in host memory, or NULL */
+	struct allocation *only;             /* the large allocation; NULL in a slab */
+	struct segment *segments;            /* slab: all, by address; NULL for a large one */
+	struct segment *free_segments;       /* slab: the free ones */
+	size_t used;                         /* slab: bytes taken */
+	struct block *prev, *next;           /* in its space */
+};
+
+/* Physical memory for a block at its address, mapped and accessible. On an error nothing
+ * is left. */
+CUresult block_map(struct block *block);
+
+/* The way back: unmaps and releases. */
+CUresult block_unmap(struct block *block);
+
+/* The same in steps, for many blocks ordered by address. Each leaves *done at the number
+ * of blocks, from the first, for which it succeeded. */
+CUresult block_create_all(struct block *const *blocks, size_t count, size_t *done);
+CUresult block_map_all(struct block *const *blocks, size_t count, size_t *done);
+CUresult block_unmap_all(struct block *const *blocks, size_t count, size_t *done);
+CUresult block_access_all(struct block *const *blocks, size_t count);
+void block_release_all(struct block *const *blocks, size_t count);
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream captures in progress. Synchronising a context inside one fails and kills it,
+ * whichever thread asks and in every mode, so whoever wants to synchronise holds captures
+ * off, and puts off what it wanted when one is under way. Captures are known because
+ * their begin and end are overridden; asking the driver would need every stream.
+ */
+#ifndef CAPTURE_H
+#define CAPTURE_H
+
+#include <stdbool.h>
+
+#include <cuda.h>
+
+/* Around the real begin. Waits for holds to end. `began` says whether it succeeded. */
+void capture_beginning(CUstream stream);
+void capture_began(CUstream stream, bool began);
+
+/* After the real end, or after the stream was destroyed. Frees what was put off when it
+ * was the last capture. */
+void capture_ended(CUstream stream);
+
+/* Keeps captures from beginning until capture_unhold(). False, and no hold, when one is
+ * in progress. */
+bool capture_hold_locked(void);
+void capture_unhold_locked(void);
+
+#endif

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A value that cannot be read is reported once, with the variable, the bad part and what
+ * is allowed; the whole variable then counts as unset. Nothing here can end the process.
+ * The C library's number readers are not used: their decimal point depends on the locale.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+
+enum { WAIT_MAX_SECONDS = 86400 };
+
+/* Where complaints go. */
+struct complaints {
+	char *buf;
+	size_t size, len;
+};
+
+static const char *const policy_names[] = {
+	[STAYPUT_HOST] = "host",
+	[STAYPUT_DISCARD] = "discard",
+	[STAYPUT_ZERO] = "zero",
+	[STAYPUT_KEEP] = "keep",
+};
+
+static const char *const log_names[] = {
+	[LOG_ERROR] = "error",
+	[LOG_WARN] = "warn",
+	[LOG_INFO] = "info",
+	[LOG_DEBUG] = "debug",
+};
+
+const char *config_policy_name(int policy)
+{
+	return policy >= STAYPUT_HOST && policy <= STAYPUT_KEEP ? policy_names[policy]
+								: "default";
+}
+
+__attribute__((format(printf, 2, 3))) static void complain(
+	struct complaints *c, const char *format, ...)
+{
+	va_list args;
+	int n;
+
+	if (c->len >= c->size)
+		return;
+	va_start(args, format);
+	n = vsnprintf(c->buf + c->len, c->size - c->len, format, args);
+	va_end(args);
+	if (n > 0)
+		c->len += n;
+}
+
+/* Index of the `len` bytes at `word` in `names`, or -1. */
+static int find_name(const char *const *names, size_t count, const char *word, size_t len)
+{
+	for (size_t i = 0; i < count; i++)
+		if (names[i] && strlen(names[i]) == len && memcmp(names[i], word, len) == 0)
+			return (int)i;
+	return -1;
+}
+
+static bool valid_tag(const char *tag, size_t len)
+{
+	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+				      "0123456789_.:-";
+
+	if (len < 1 || len >= STAYPUT_TAG_SIZE)
+		return false;
+	for (size_t i = 0; i < len; i++)
+		if (!memchr(allowed, tag[i], sizeof allowed - 1))
+			return false;
+	return true;
+}
+
+bool config_valid_tag(const char *tag)
+{
+	return tag && valid_tag(tag, strnlen(tag, STAYPUT_TAG_SIZE));
+}
+
+/* Reads one "tag", "tag=policy" or "*=policy". */
+static bool read_rule(struct config_rule *rule, const char *text, size_t len)
+{
+	const char *equals = memchr(text, '=', len);
+	size_t tag_len = equals ? (size_t)(equals - text) : len;
+	int policy = STAYPUT_POLICY_DEFAULT;
+
+	if (equals) {
+		policy = find_name(policy_names, sizeof policy_names / sizeof *policy_names,
+			equals + 1, len - tag_len - 1);
+		if (policy < 0)
+			return false;
+	}
+	if (!(tag_len == 1 && *text == '*') && !valid_tag(text, tag_len))
+		return false;
+	memcpy(rule->tag, text, tag_len);
+	rule->tag[tag_len] = '\0';
+	rule->policy = policy;
+	return true;
+}
+
+static void read_regions(struct config *c, const char *text, struct complaints *out)
+{
+	size_t count = 1, n = 0;
+	struct config_rule *rules;
+
+	for (const char *p = text; *p; p++)
+		count += *p == ',';
+	rules = calloc(count, sizeof *rules);
+	if (!rules)
+		return;
+	for (const char *p = text; n < count; n++) {
+		size_t len = strcspn(p, ",");
+
+		if (!read_rule(&rules[n], p, len)) {
+			complain(out,
+				"STAYPUT_REGIONS: \"%.*s\" cannot be read; allowed are "
+				"TAG, TAG=POLICY and *=POLICY, separated by commas, with "
+				"host, discard, zero or keep; using what the program "
+				"asks for\n",
+				(int)(len > 100 ? 100 : len), p);
+			free(rules);
+			return;
+		}
+		p += len + 1;
+	}
+	c->rules = rules;
+	c->rule_count = count;
+}
+
+static void read_default(struct config *c, const char *text, struct complaints *out)
+{
+	if (config_valid_tag(text))
+		strcpy(c->default_tag, text);
+	else
+		complain(out,
+			"STAYPUT_DEFAULT: \"%.100s\" is not a tag (1 to 63 bytes of "
+			"[A-Za-z0-9_.:-]); using none\n",
+			text);
+}
+
+static void read_wait(struct config *c, const char *text, struct complaints *out)
+{
+	const char *p = text;
+	int64_t ms = 0;
+	int64_t scale = 1000;
+
+	for (; *p >= '0' && *p <= '9' && ms <= WAIT_MAX_SECONDS * INT64_C(1000); p++)
+		ms = ms * 10 + (*p - '0') * INT64_C(1000);
+	if (*p == '.' && p != text)
+		for (p++; *p >= '0' && *p <= '9'; p++)
+			ms += (*p - '0') * (scale /= 10);
+	if (p != text && *p == '\0' && ms <= WAIT_MAX_SECONDS * INT64_C(1000))
+		c->resume_wait_ms = ms;
+	else
+		complain(out,
+			"STAYPUT_RESUME_WAIT: \"%.100s\" is not a number of seconds from "
+			"0 to %d; using 0\n",
+			text, WAIT_MAX_SECONDS);
+}
+
+static void read_log(struct config *c, const char *text, struct complaints *out)
+{
+	int level = find_name(
+		log_names, sizeof log_names / sizeof *log_names, text, strlen(text));
+
+	if (level >= 0)
+		c->log_level = level;
+	else
+		complain(out,
+			"STAYPUT_LOG: \"%.100s\" is not error, warn, info or debug; using "
+			"warn\n",
+			text);
+}
+
+void config_read(struct config *c, const char *(*get)(const char *name),
+	char *complaints, size_t size)
+{
+	static const struct {
+		const char *name;
+		void (*read)(struct config *c, const char *text, struct complaints *out);
+	} variables[] = {
+		{"STAYPUT_REGIONS", read_regions},
+		{"STAYPUT_DEFAULT", read_default},
+		{"STAYPUT_RESUME_WAIT", read_wait},
+		{"STAYPUT_LOG", read_log},
+	};
+	struct complaints out = {.buf = complaints, .size = size};
+	const char *text;
+
+	*c = (struct config){.log_level = LOG_WARN};
+	complaints[0] = '\0';
+	for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+		text = get(variables[i].name);
+		if (text && *text)
+			variables[i].read(c, text, &out);
+	}
+	text = get("STAYPUT_LOG_FILE");
+	if (text && *text)
+		c->log_file = text;
+}
+
+static const char *get_environment(const char *name)
+{
+	return secure_getenv(name);
+}
+
+/* The lines of `complaints`, one log line each. */
+static void report(char *complaints)
+{
+	for (char *line = complaints, *end; (end = strchr(line, '\n')); line = end + 1) {
+		*end = '\0';
+		log_line(LOG_WARN, "%s", line);
+	}
+}
+
+const struct config *config(void)
+{
+	static const struct config fallback = {.log_level = LOG_WARN};
+	static _Atomic(const struct config *) current;
+	const struct config *seen = atomic_load_explicit(&current, memory_order_acquire);
+	char complaints[2048];
+	struct config *fresh;
+	int saved = errno;
+
+	if (seen)
+		return seen;
+	fresh = malloc(sizeof *fresh);
+	if (!fresh)
+		return &fallback;
+	config_read(fresh, get_environment, complaints, sizeof complaints);
+	if (atomic_compare_exchange_strong(&current, &seen, fresh)) {
+		/* Complaints come before the level is lowered: they are always told. */
+		report(complaints);
+		log_setup(fresh->log_level, fresh->log_file);
+		seen = fresh;
+	} else {
+		free(fresh->rules);
+		free(fresh);
+	}
+	errno = saved;
+	return seen;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The environment, read once at the first use and never changed afterwards. No lock. */
+#ifndef CONFIG_H
+#define CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "stayput.h"
+
+/* One entry of STAYPUT_REGIONS. */
+struct config_rule {
+	char tag[STAYPUT_TAG_SIZE]; /* "*" matches every tag */
+	int policy;                 /* STAYPUT_POLICY_DEFAULT: as the code asked */
+};
+
+struct config {
+	struct config_rule *rules; /* NULL: STAYPUT_REGIONS is not set */
+	size_t rule_count;
+	char default_tag[STAYPUT_TAG_SIZE]; /* "": none */
+	int64_t resume_wait_ms;
+	int log_level;
+	const char *log_file;
+};
+
+/* Never NULL. */
+const struct config *config(void);
+
+bool config_valid_tag(const char *tag);
+
+/* STAYPUT_HOST ... STAYPUT_KEEP as the environment spells it: "host" ... "keep". */
+const char *config_policy_name(int policy);
+
+/* Reads `env` through `get`; what cannot be read keeps its default and is told in
+ * `complaints`, one line each. Apart for the tests. */
+void config_read(struct config *c, const char *(*get)(const char *name),
+	char *complaints, size_t size);
+
+#endif

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "lock.h"
+#include "real.h"
+
+static struct device devices[DEVICE_MAX];
+static _Atomic bool described[DEVICE_MAX];
+
+static int attribute(CUdevice ordinal, CUdevice_attribute which)
+{
+	int value = 0;
+
+	return driver()->cuDeviceGetAttribute(&value, which, ordinal) == CUDA_SUCCESS ? value
+										      : 0;
+}
+
+static CUresult describe(CUdevice ordinal, struct device *dev)
+{
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal},
+	};
+	CUresult err;
+	int pitch;
+
+	*dev = (struct device){.ordinal = ordinal};
+	err = driver()->cuDeviceTotalMem_v2(&dev->memory, ordinal);
+	if (err != CUDA_SUCCESS)
+		return err;
+	pitch = attribute(ordinal, CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT);
+	dev->pitch_align = pitch > 512 ? pitch : 512;
+	dev->rdma = attribute(ordinal,
+		CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+	/* Old drivers name this attribute, 102, otherwise. */
+	dev->vmm = attribute(ordinal, (CUdevice_attribute)102) &&
+		   driver()->cuMemGetAllocationGranularity(&dev->granule, &prop,
+			   CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS;
+	return CUDA_SUCCESS;
+}
+
+CUresult device_get(CUdevice ordinal, struct device **dev)
+{
+	struct device fresh;
+	CUresult err;
+
+	if (ordinal < 0 || ordinal >= DEVICE_MAX)
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (!atomic_load_explicit(&described[ordinal], memory_order_acquire)) {
+		err = describe(ordinal, &fresh);
+		if (err != CUDA_SUCCESS)
+			return err;
+		lock_take();
+		if (!described[ordinal])
+			devices[ordinal] = fresh;
+		atomic_store_explicit(&described[ordinal], true, memory_order_release);
+		lock_drop();
+	}
+	*dev = &devices[ordinal];
+	return CUDA_SUCCESS;
+}
+
+CUresult device_current(struct device **dev, CUcontext *ctx)
+{
+	CUdevice ordinal;
+	CUresult err;
+
+	*ctx = NULL;
+	err = driver()->cuCtxGetCurrent(ctx);
+	if (err == CUDA_SUCCESS && !*ctx)
+		err = CUDA_ERROR_INVALID_CONTEXT;
+	if (err == CUDA_SUCCESS)
+		err = driver()->cuCtxGetDevice(&ordinal);
+	return err == CUDA_SUCCESS ? device_get(ordinal, dev) : err;
+}
+
+bool device_note_context_locked(struct device *dev, CUcontext ctx)
+{
+	for (size_t i = 0; i < dev->context_count; i++)
+		if (dev->contexts[i] == ctx)
+			return true;
+	if (dev->context_count == DEVICE_CONTEXTS)
+		return false;
+	dev->contexts[dev->context_count++] = ctx;
+	return true;
+}
+
+/* The place of `ctx` among the contexts of the device that it belongs to, or NULL. */
+static CUcontext *find_context_locked(CUcontext ctx, struct device **dev)
+{
+	for (*dev = devices; *dev < devices + DEVICE_MAX; ++*dev)
+		for (size_t i = 0; i < (*dev)->context_count; i++)
+			if ((*dev)->contexts[i] == ctx)
+				return &(*dev)->contexts[i];
+	return NULL;
+}
+
+bool device_knows_context(CUcontext ctx)
+{
+	struct device *dev;
+	bool known;
+
+	lock_take();
+	known = find_context_locked(ctx, &dev) != NULL;
+	lock_drop();
+	return known;
+}
+
+void device_forget_context(CUcontext ctx)
+{
+	struct device *dev;
+	CUcontext *at;
+
+	lock_take();
+	at = find_context_locked(ctx, &dev);
+	if (at)
+		*at = dev->contexts[--dev->context_count];
+	lock_drop();
+}
+
+static size_t copy_contexts(struct device *dev, CUcontext contexts[DEVICE_CONTEXTS])
+{
+	size_t count;
+
+	lock_take();
+	count = dev->context_count;
+	memcpy(contexts, dev->contexts, count * sizeof *contexts);
+	lock_drop();
+	return count;
+}
+
+/* Pushes `ctx` unless it is current already. */
+static CUresult push(CUcontext ctx, bool *pushed)
+{
+	CUcontext current = NULL;
+	CUresult err;
+
+	*pushed = false;
+	if (driver()->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == ctx)
+		return CUDA_SUCCESS;
+	err = driver()->cuCtxPushCurrent_v2(ctx);
+	*pushed = err == CUDA_SUCCESS;
+	return err;
+}
+
+static void pop(void)
+{
+	CUcontext popped;
+
+	driver()->cuCtxPopCurrent_v2(&popped);
+}
+
+static bool context_is_gone(CUresult err)
+{
+	return err == CUDA_ERROR_INVALID_CONTEXT || err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult device_synchronize_context(CUcontext ctx)
+{
+	bool pushed;
+	CUresult err = push(ctx, &pushed);
+
+	if (err == CUDA_SUCCESS)
+		err = driver()->cuCtxSynchronize();
+	if (pushed)
+		pop();
+	if (!context_is_gone(err))
+		return err;
+	device_forget_context(ctx);
+	return CUDA_SUCCESS;
+}
+
+CUresult device_synchronize(struct device *dev)
+{
+	CUcontext contexts[DEVICE_CONTEXTS];
+	size_t count = copy_contexts(dev, contexts);
+
+	for (size_t i = 0; i < count; i++) {
+		CUresult err = device_synchronize_context(contexts[i]);
+
+		if (err != CUDA_SUCCESS)
+			return err;
+	}
+	return CUDA_SUCCESS;
+}
+
+/* What device_enter() changed on this thread. */
+static __thread CUstreamCaptureMode saved_mode;
+
+CUresult device_enter(struct device *dev)
+{
+	CUcontext contexts[DEVICE_CONTEXTS];
+	size_t count = copy_contexts(dev, contexts);
+	CUresult err = CUDA_ERROR_INVALID_CONTEXT;
+
+	for (size_t i = 0; i < count && err != CUDA_SUCCESS; i++)
+		err = driver()->cuCtxPushCurrent_v2(contexts[i]);
+	if (err != CUDA_SUCCESS)
+		return err;
+	saved_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	driver()->cuThreadExchangeStreamCaptureMode(&saved_mode);
+	return CUDA_SUCCESS;
+}
+
+void device_leave(void)
+{
+	driver()->cuThreadExchangeStreamCaptureMode(&saved_mode);
+	pop();
+}
+
+size_t device_free_memory(void)
+{
+	size_t free_bytes = 0, total = 0;
+
+	driver()->cuMemGetInfo_v2(&free_bytes, &total);
+	return free_bytes;
+}

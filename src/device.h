@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The GPUs of this process: what each can do, and the contexts that allocations were made
+ * in, which are what has to be synchronised. A device is described at its first use and
+ * never forgotten; only its contexts change, under the lock.
+ */
+#ifndef DEVICE_H
+#define DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cuda.h>
+
+enum { DEVICE_MAX = 64, DEVICE_CONTEXTS = 32 };
+
+struct device {
+	CUdevice ordinal;
+	bool vmm;           /* has virtual memory management */
+	bool rdma;          /* takes gpuDirectRDMACapable */
+	size_t granule;     /* sizes and addresses of blocks are multiples of it */
+	size_t memory;      /* bytes on the card */
+	size_t pitch_align; /* of rows, for pitched allocations */
+	CUcontext contexts[DEVICE_CONTEXTS];
+	size_t context_count;
+};
+
+/* The device of the calling thread's current context, and that context. The driver's own
+ * error when there is none. */
+CUresult device_current(struct device **dev, CUcontext *ctx);
+
+CUresult device_get(CUdevice ordinal, struct device **dev);
+
+/* Allocations have been made in `ctx`. False when the device has too many contexts. */
+bool device_note_context_locked(struct device *dev, CUcontext ctx);
+
+bool device_knows_context(CUcontext ctx);
+
+/* `ctx` is being destroyed. */
+void device_forget_context(CUcontext ctx);
+
+/* Waits for all work in every context noted. Contexts that are gone are forgotten.
+ * Nothing may be capturing (capture_hold() before). */
+CUresult device_synchronize(struct device *dev);
+
+/* The same for one context; one that is gone counts as idle. */
+CUresult device_synchronize_context(CUcontext ctx);
+
+/* Makes a noted context current, for copies and questions about memory. Unless it fails,
+ * device_leave() follows on the same thread. Meanwhile captures of other threads do not
+ * restrict what this thread may call. */
+CUresult device_enter(struct device *dev);
+void device_leave(void);
+
+/* Of the whole card, whoever uses it. Between device_enter() and device_leave(). */
+size_t device_free_memory(void);
+
+#endif

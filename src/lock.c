@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lock.h"
+
+#include <pthread.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+#ifdef STAYPUT_CHECKS
+static __thread int held;
+#define HELD(change) (held += (change))
+#else
+#define HELD(change) ((void)0)
+#endif
+
+void lock_take(void)
+{
+	lock_check_free();
+	pthread_mutex_lock(&mutex);
+	HELD(1);
+}
+
+void lock_drop(void)
+{
+	HELD(-1);
+	pthread_mutex_unlock(&mutex);
+}
+
+void lock_wait(void)
+{
+	pthread_cond_wait(&changed, &mutex);
+}
+
+void lock_notify(void)
+{
+	pthread_cond_broadcast(&changed);
+}
+
+void lock_check_free(void)
+{
+#ifdef STAYPUT_CHECKS
+	if (held)
+		__builtin_trap();
+#endif
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NVML's header is not part of every CUDA installation, so the four functions are declared
+ * here, as its documentation gives them. */
+#include "nvml.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "real.h"
+
+enum { PROCESSES_MAX = 64, TOLD_MAX = 4 };
+
+struct process {
+	unsigned pid;
+	unsigned long long bytes;
+	unsigned gpu_instance, compute_instance;
+};
+
+struct nvml {
+	int (*init)(void);
+	int (*shutdown)(void);
+	int (*device_by_uuid)(const char *uuid, void **device);
+	int (*processes)(void *device, unsigned *count, struct process *list);
+};
+
+static bool open_nvml(struct nvml *n)
+{
+	void *handle = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
+
+	if (!handle)
+		return false;
+	*(void **)&n->init = dlsym(handle, "nvmlInit_v2");
+	*(void **)&n->shutdown = dlsym(handle, "nvmlShutdown");
+	*(void **)&n->device_by_uuid = dlsym(handle, "nvmlDeviceGetHandleByUUID");
+	*(void **)&n->processes = dlsym(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
+	return n->init && n->shutdown && n->device_by_uuid && n->processes;
+}
+
+/* CUDA's and NVML's ordinals differ under CUDA_VISIBLE_DEVICES; the UUID does not. */
+static bool write_uuid(CUdevice ordinal, char *text, size_t size)
+{
+	CUuuid uuid;
+	int len = snprintf(text, size, "GPU-");
+
+	if (driver()->cuDeviceGetUuid_v2(&uuid, ordinal) != CUDA_SUCCESS)
+		return false;
+	for (int i = 0; i < 16; i++)
+		len += snprintf(text + len, size - len, "%s%02x",
+			i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+			(unsigned char)uuid.bytes[i]);
+	return true;
+}
+
+static int most_first(const void *a, const void *b)
+{
+	const struct process *x = a, *y = b;
+
+	return x->bytes > y->bytes ? -1 : x->bytes < y->bytes;
+}
+
+static void read_name(unsigned pid, char *name, size_t size)
+{
+	char path[64];
+	FILE *file;
+
+	snprintf(path, sizeof path, "/proc/%u/comm", pid);
+	file = fopen(path, "re");
+	if (!file || !fgets(name, (int)size, file))
+		snprintf(name, size, "?");
+	name[strcspn(name, "\n")] = '\0';
+	if (file)
+		fclose(file);
+}
+
+static void write_list(struct process *list, unsigned count, char *buf, size_t size)
+{
+	size_t len = 0;
+
+	qsort(list, count, sizeof *list, most_first);
+	for (unsigned i = 0; i < count && i < TOLD_MAX && len < size; i++) {
+		char name[64];
+		int n;
+
+		read_name(list[i].pid, name, sizeof name);
+		n = snprintf(buf + len, size - len, "%s pid %u (%s) holds %llu bytes",
+			i ? "," : ";", list[i].pid, name, list[i].bytes);
+		len += n > 0 ? n : 0;
+	}
+}
+
+void nvml_holders(CUdevice ordinal, char *buf, size_t size)
+{
+	struct process list[PROCESSES_MAX];
+	unsigned count = PROCESSES_MAX;
+	void *device = NULL;
+	struct nvml n;
+	char uuid[64];
+
+	buf[0] = '\0';
+	if (!open_nvml(&n) || !write_uuid(ordinal, uuid, sizeof uuid) || n.init() != 0)
+		return;
+	if (n.device_by_uuid(uuid, &device) == 0 && n.processes(device, &count, list) == 0)
+		write_list(list, count, buf, size);
+	n.shutdown();
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who else uses a device, by NVML, which is opened only when somebody wants to know. */
+#ifndef NVML_H
+#define NVML_H
+
+#include <stddef.h>
+
+#include <cuda.h>
+
+/* Writes "; pid 4711 (python) holds 12345 bytes, ..." for the processes that use the most,
+ * or "" where NVML cannot be opened or knows none. */
+void nvml_holders(CUdevice ordinal, char *buf, size_t size);
+
+#endif

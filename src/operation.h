@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one pause or resume works on: the regions it has claimed, and per device the blocks
+ * that it owns meanwhile. One operation at a time has a region; its blocks are in a passing
+ * state from operation_collect() to operation_publish().
+ */
+#ifndef OPERATION_H
+#define OPERATION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "device.h"
+#include "stayput.h"
+
+struct block;
+struct region;
+
+/* The blocks of one device: first those whose contents are kept, each part by address. */
+struct work {
+	struct device *device;
+	struct block **blocks;
+	size_t count;
+	size_t host_count; /* how many of them have their contents kept */
+	struct stayput_device_report report;
+};
+
+struct operation {
+	int policy; /* pause: instead of each block's own, when not 0 */
+	struct region **regions;
+	size_t region_count;
+	struct work *works;
+	size_t work_count;
+	struct block **blocks; /* what the works' lists are parts of */
+};
+
+/* Claims the regions of `tags` (count 0: all), waiting for other operations unless
+ * `no_block`. STAYPUT_OK, or a code with the sentence set and nothing claimed. The rest of
+ * *op is zero before. */
+int operation_begin(
+	struct operation *op, const char *const *tags, size_t count, bool no_block);
+
+/* Moves every block of the regions that is ACTIVE to PAUSING, or PAUSED to RESUMING, and
+ * lists them by device. False without memory: no block has moved. */
+bool operation_collect(struct operation *op, int state);
+
+/* Every listed block becomes PAUSED or ACTIVE, as its `mapped` says, and the counts of the
+ * regions follow. */
+void operation_publish(struct operation *op);
+
+/* Lets the regions go. */
+void operation_end(struct operation *op);
+
+/* How many allocations lie in a block that is in a passing state, and the bytes that they
+ * asked for together. */
+uint64_t operation_allocations(const struct block *block, uint64_t *bytes);
+
+/* Sets the sentence for a list that found no memory. */
+int operation_no_memory(void);
+
+#endif

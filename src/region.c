@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "region.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "block.h"
+#include "config.h"
+#include "error.h"
+#include "lock.h"
+#include "table.h"
+
+/* Pushes that need no heap. A thread that ends inside deeper ones leaks their record. */
+enum { STACK_INLINE = 16 };
+
+/* A choice without a region is a native push. */
+static __thread struct choice inline_stack[STACK_INLINE];
+static __thread struct choice *deep_stack;
+static __thread size_t depth;
+
+static struct region *first_region;
+static struct region *last_region;
+
+int region_policy(const char *tag, int asked)
+{
+	const struct config *c = config();
+
+	if (asked == STAYPUT_POLICY_DEFAULT)
+		asked = STAYPUT_HOST;
+	if (!c->rules)
+		return asked;
+	for (size_t i = 0; i < c->rule_count; i++) {
+		const struct config_rule *rule = &c->rules[i];
+
+		if (strcmp(rule->tag, "*") == 0 || strcmp(rule->tag, tag) == 0)
+			return rule->policy ? rule->policy : asked;
+	}
+	return STAYPUT_KEEP;
+}
+
+struct region *region_find_locked(const char *tag)
+{
+	for (struct region *r = first_region; r; r = r->next)
+		if (strcmp(r->tag, tag) == 0)
+			return r;
+	return NULL;
+}
+
+struct region *region_first_locked(void)
+{
+	return first_region;
+}
+
+static struct region *add_locked(const char *tag)
+{
+	struct region *r = calloc(1, sizeof *r);
+
+	if (!r)
+		return NULL;
+	strcpy(r->tag, tag);
+	if (last_region)
+		last_region->next = r;
+	else
+		first_region = r;
+	last_region = r;
+	return r;
+}
+
+static struct region *find_or_add(const char *tag)
+{
+	struct region *r;
+
+	lock_take();
+	r = region_find_locked(tag);
+	if (!r)
+		r = add_locked(tag);
+	lock_drop();
+	return r;
+}
+
+static bool choose_default(struct choice *choice)
+{
+	static _Atomic(struct region *) known;
+	const struct config *c = config();
+	struct region *r;
+
+	if (!c->default_tag[0])
+		return false;
+	r = atomic_load_explicit(&known, memory_order_acquire);
+	if (!r) {
+		r = find_or_add(c->default_tag);
+		atomic_store_explicit(&known, r, memory_order_release);
+	}
+	*choice = (struct choice){r, region_policy(c->default_tag, STAYPUT_POLICY_DEFAULT)};
+	return r != NULL;
+}
+
+static struct choice *entry(size_t index)
+{
+	return index < STACK_INLINE ? &inline_stack[index]
+				    : &deep_stack[index - STACK_INLINE];
+}
+
+bool region_choose(struct choice *choice)
+{
+	if (depth == 0)
+		return choose_default(choice);
+	*choice = *entry(depth - 1);
+	return choice->region != NULL;
+}
+
+static int push(struct choice choice)
+{
+	if (depth >= STACK_INLINE) {
+		size_t deeper = depth - STACK_INLINE + 1;
+		struct choice *grown = realloc(deep_stack, deeper * sizeof *grown);
+
+		if (!grown)
+			return error_set(STAYPUT_ERR_HOST_MEMORY,
+				"no memory to nest regions %zu deep", depth + 1);
+		deep_stack = grown;
+	}
+	*entry(depth++) = choice;
+	return STAYPUT_OK;
+}
+
+int region_push(const char *tag, int policy)
+{
+	struct choice choice;
+
+	if (policy < STAYPUT_POLICY_DEFAULT || policy > STAYPUT_KEEP)
+		return error_set(STAYPUT_ERR_INVALID,
+			"policy %d is not one of STAYPUT_POLICY_DEFAULT (0) to "
+			"STAYPUT_KEEP (4)",
+			policy);
+	choice.region = find_or_add(tag);
+	if (!choice.region)
+		return error_set(
+			STAYPUT_ERR_HOST_MEMORY, "no memory for the record of region %s", tag);
+	choice.policy = region_policy(tag, policy);
+	return push(choice);
+}
+
+int region_push_native(void)
+{
+	return push((struct choice){.region = NULL, .policy = STAYPUT_KEEP});
+}
+
+int region_pop(void)
+{
+	if (depth == 0)
+		return error_set(STAYPUT_ERR_INVALID, "pop without a push in this thread");
+	depth--;
+	if (depth == STACK_INLINE) {
+		free(deep_stack);
+		deep_stack = NULL;
+	}
+	return STAYPUT_OK;
+}
+
+struct space *region_space_locked(const struct choice *choice, struct device *device)
+{
+	struct region *r = choice->region;
+	struct space *s;
+
+	for (s = r->spaces; s; s = s->next)
+		if (s->device == device && s->policy == choice->policy)
+			return s;
+	s = calloc(1, sizeof *s);
+	if (!s)
+		return NULL;
+	*s = (struct space){
+		.region = r, .device = device, .policy = choice->policy, .next = r->spaces};
+	r->spaces = s;
+	return s;
+}
+
+void region_count_locked(const struct allocation *a, int sign)
+{
+	struct region *r = a->space->region;
+	uint64_t *bytes = &r->bytes_kept, *count = &r->count_kept;
+
+	if (a->block && a->block->state == STAYPUT_PAUSED) {
+		bytes = &r->bytes_paused;
+		count = &r->count_paused;
+	} else if (a->block) {
+		bytes = &r->bytes_active;
+		count = &r->count_active;
+	}
+	*bytes += sign * (int64_t)a->size;
+	*count += sign;
+	r->was_used = true;
+}
+
+static void add_blocks(const struct block *list, struct stayput_region_info *info)
+{
+	for (const struct block *b = list; b; b = b->next) {
+		info->mappings++;
+		info->bytes_device += b->state == STAYPUT_PAUSED ? 0 : b->size;
+		info->bytes_backup += b->backup ? b->size : 0;
+	}
+}
+
+static int state_of(const struct region *r)
+{
+	if (r->count_paused == 0)
+		return STAYPUT_ACTIVE;
+	return r->count_active == 0 ? STAYPUT_PAUSED : STAYPUT_PARTLY;
+}
+
+void region_fill_info_locked(
+	const struct region *region, struct stayput_region_info *info)
+{
+	*info = (struct stayput_region_info){
+		.struct_size = sizeof *info,
+		.state = state_of(region),
+		.bytes_active = region->bytes_active,
+		.bytes_paused = region->bytes_paused,
+		.bytes_kept = region->bytes_kept,
+		.count_active = region->count_active,
+		.count_paused = region->count_paused,
+		.count_kept = region->count_kept,
+	};
+	strcpy(info->tag, region->tag);
+	for (const struct space *s = region->spaces; s; s = s->next) {
+		add_blocks(s->large, info);
+		add_blocks(s->shared, info);
+	}
+}

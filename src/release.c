@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A record leaves the table before its memory or address goes, so that whoever gets the
+ * address next finds no stale record.
+ */
+#include "release.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "alloc.h"
+#include "backup.h"
+#include "block.h"
+#include "capture.h"
+#include "device.h"
+#include "fork.h"
+#include "lock.h"
+#include "real.h"
+#include "region.h"
+#include "slab.h"
+#include "span.h"
+#include "stayput.h"
+#include "table.h"
+
+/* Frees that wait for captures to end. */
+static struct allocation *deferred;
+
+/* Waits until nobody is pausing or resuming the block. */
+static void settle_locked(struct block *block)
+{
+	while (block->state == STAYPUT_PAUSING || block->state == STAYPUT_RESUMING)
+		lock_wait();
+}
+
+static void unlink_large_locked(struct block *block)
+{
+	if (block->prev)
+		block->prev->next = block->next;
+	else
+		block->space->large = block->next;
+	if (block->next)
+		block->next->prev = block->prev;
+}
+
+/* Takes the block out of its space, so that its owner can destroy it. */
+static void detach_block_locked(struct block *block)
+{
+	span_forget_block_locked(block->span, block);
+	if (block->segments)
+		slab_remove_block_locked(block);
+	else
+		unlink_large_locked(block);
+	block->state = STAYPUT_FREEING;
+}
+
+/* Drops a record that has left the table: its segment, and its block when nothing else is
+ * in it. All work that used it has finished. */
+static CUresult drop(struct allocation *a)
+{
+	struct block *block = a->block;
+	bool last;
+
+	lock_take();
+	if (a->segment)
+		settle_locked(block);
+	last = a->segment ? slab_give_locked(block, a->segment) : true;
+	if (last)
+		detach_block_locked(block);
+	lock_drop();
+	free(a);
+	if (!last)
+		return CUDA_SUCCESS;
+	backup_drop(block);
+	return alloc_destroy_block(block);
+}
+
+/* After the driver's own end, frees succeed and do nothing. */
+static CUresult forgive_exit(CUresult err)
+{
+	return err == CUDA_ERROR_DEINITIALIZED ? CUDA_SUCCESS : err;
+}
+
+/* How a free goes on after its record has left the table. */
+enum release_way {
+	RELEASE_NATIVE,   /* the real function has to free it */
+	RELEASE_AT_ONCE,  /* no memory behind it, so no work can use it */
+	RELEASE_DEFERRED, /* after the capture */
+	RELEASE_SYNCED,   /* after its work; captures are held off */
+};
+
+static enum release_way choose_way_locked(struct allocation *a)
+{
+	if (!a->block)
+		return RELEASE_NATIVE;
+	if (a->block->state == STAYPUT_PAUSED)
+		return RELEASE_AT_ONCE;
+	if (capture_hold_locked())
+		return RELEASE_SYNCED;
+	a->next = deferred;
+	deferred = a;
+	return RELEASE_DEFERRED;
+}
+
+/* Takes a settled allocation out of the table. A large block becomes the caller's; a
+ * shared one goes on for the others. */
+static void forget_locked(struct allocation *a)
+{
+	table_remove_locked(a);
+	region_count_locked(a, -1);
+	if (a->segment) {
+		a->segment->owner = NULL;
+	} else if (a->block) {
+		a->block->only = NULL;
+		a->block->state = STAYPUT_FREEING;
+	}
+}
+
+/* Waits for the work that uses it, then drops it. Captures are held off. */
+static CUresult finish(struct allocation *a)
+{
+	CUresult sync = device_synchronize_context(a->context);
+	CUresult err = drop(a);
+
+	return forgive_exit(sync == CUDA_SUCCESS ? err : sync);
+}
+
+static void unhold(void)
+{
+	lock_take();
+	capture_unhold_locked();
+	lock_drop();
+}
+
+/* The settled allocation at `ptr`, or NULL. */
+static struct allocation *find_settled_locked(CUdeviceptr ptr)
+{
+	struct allocation *a = table_find_locked(ptr);
+
+	while (a && a->block &&
+		(a->block->state == STAYPUT_PAUSING || a->block->state == STAYPUT_RESUMING)) {
+		lock_wait();
+		a = table_find_locked(ptr);
+	}
+	return a;
+}
+
+static CUresult release(CUdeviceptr ptr)
+{
+	enum release_way way = RELEASE_NATIVE;
+	struct allocation *a;
+	CUresult err;
+
+	lock_take();
+	a = find_settled_locked(ptr);
+	if (a) {
+		way = choose_way_locked(a);
+		forget_locked(a);
+	}
+	lock_drop();
+	switch (way) {
+	case RELEASE_NATIVE:
+		free(a);
+		return CUDA_ERROR_NOT_FOUND;
+	case RELEASE_DEFERRED:
+		return CUDA_SUCCESS;
+	case RELEASE_AT_ONCE:
+		return forgive_exit(drop(a));
+	case RELEASE_SYNCED:
+		break;
+	}
+	err = finish(a);
+	unhold();
+	return err;
+}
+
+CUresult release_pointer(CUdeviceptr ptr)
+{
+	int saved = errno;
+	CUresult err;
+
+	if (!ptr || !table_may_hold(ptr))
+		return CUDA_ERROR_NOT_FOUND;
+	if (fork_is_child())
+		return span_owns(ptr) ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NOT_FOUND;
+	err = release(ptr);
+	errno = saved;
+	return err;
+}
+
+void release_deferred(void)
+{
+	struct allocation *list = NULL, *a;
+
+	lock_take();
+	if (deferred && capture_hold_locked()) {
+		list = deferred;
+		deferred = NULL;
+	}
+	lock_drop();
+	if (!list)
+		return;
+	while ((a = list)) {
+		list = a->next;
+		finish(a);
+	}
+	unhold();
+}
+
+/* ---- Resets ---------------------------------------------------------------------------------- */
+
+static bool belongs(const struct allocation *a, const struct device *dev, CUcontext ctx)
+{
+	return dev ? a->space->device == dev : a->context == ctx;
+}
+
+/* Takes one allocation of the device or context out of the table. */
+static struct allocation *take_any(const struct device *dev, CUcontext ctx)
+{
+	struct allocation *found, *a = NULL;
+
+	lock_take();
+	do {
+		found = table_first_locked();
+		while (found && !belongs(found, dev, ctx))
+			found = found->hh.next;
+		/* While it settles, another thread may free it. */
+		if (found)
+			a = find_settled_locked(found->base);
+	} while (found && !a);
+	if (a)
+		forget_locked(a);
+	lock_drop();
+	return a;
+}
+
+static void release_all(const struct device *dev, CUcontext ctx)
+{
+	struct allocation *a;
+
+	while ((a = take_any(dev, ctx))) {
+		if (a->block)
+			drop(a);
+		else
+			free(a);
+	}
+}
+
+static struct span *take_empty_span(struct region *r, const struct device *dev)
+{
+	for (struct space *s = r->spaces; s; s = s->next)
+		for (struct span **at = &s->spans; s->device == dev && *at; at = &(*at)->next)
+			if (span_empty_locked(*at)) {
+				struct span *span = *at;
+
+				*at = span->next;
+				return span;
+			}
+	return NULL;
+}
+
+/* After a reset the driver no longer takes addresses back, so this comes before it. */
+static void unreserve_spans(const struct device *dev)
+{
+	struct span *span;
+
+	do {
+		span = NULL;
+		lock_take();
+		for (struct region *r = region_first_locked(); r && !span; r = r->next)
+			span = take_empty_span(r, dev);
+		lock_drop();
+		if (span)
+			span_unreserve(span);
+	} while (span);
+}
+
+void release_device(CUdevice ordinal)
+{
+	struct device *dev;
+
+	if (fork_is_child() || !driver_loaded() || device_get(ordinal, &dev) != CUDA_SUCCESS)
+		return;
+	device_synchronize(dev);
+	release_all(dev, NULL);
+	unreserve_spans(dev);
+	lock_take();
+	dev->context_count = 0;
+	lock_drop();
+}
+
+void release_context(CUcontext ctx)
+{
+	if (fork_is_child() || !driver_loaded() || !device_knows_context(ctx))
+		return;
+	device_synchronize_context(ctx);
+	release_all(NULL, ctx);
+	device_forget_context(ctx);
+}

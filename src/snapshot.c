@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "snapshot.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "lock.h"
+#include "region.h"
+#include "stayput.h"
+
+struct text {
+	char *buf;
+	size_t size, len;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(
+	struct text *t, const char *format, ...)
+{
+	size_t left = t->len < t->size ? t->size - t->len : 0;
+	va_list args;
+	int n;
+
+	va_start(args, format);
+	n = vsnprintf(left ? t->buf + t->len : NULL, left, format, args);
+	va_end(args);
+	t->len += n > 0 ? n : 0;
+}
+
+/* Copies all, so that nothing is formatted under the lock. NULL without memory. */
+static struct stayput_region_info *copy_regions(size_t *count)
+{
+	struct stayput_region_info *infos;
+	size_t n = 0;
+
+	lock_take();
+	for (const struct region *r = region_first_locked(); r; r = r->next)
+		n++;
+	infos = calloc(n + 1, sizeof *infos);
+	n = 0;
+	for (const struct region *r = region_first_locked(); r && infos; r = r->next)
+		region_fill_info_locked(r, &infos[n++]);
+	lock_drop();
+	*count = n;
+	return infos;
+}
+
+static void add_region(struct text *t, const struct stayput_region_info *r)
+{
+	static const char *const states[] = {[STAYPUT_ACTIVE] = "active",
+		[STAYPUT_PAUSED] = "paused",
+		[STAYPUT_PARTLY] = "partly"};
+
+	add(t,
+		"{\"tag\":\"%s\",\"state\":\"%s\",\"bytes_active\":%llu,"
+		"\"bytes_paused\":%llu,\"bytes_kept\":%llu,\"bytes_device\":%llu,"
+		"\"bytes_backup\":%llu,\"count_active\":%llu,\"count_paused\":%llu,"
+		"\"count_kept\":%llu,\"mappings\":%llu}",
+		r->tag, states[r->state], (unsigned long long)r->bytes_active,
+		(unsigned long long)r->bytes_paused, (unsigned long long)r->bytes_kept,
+		(unsigned long long)r->bytes_device,
+		(unsigned long long)r->bytes_backup,
+		(unsigned long long)r->count_active,
+		(unsigned long long)r->count_paused, (unsigned long long)r->count_kept,
+		(unsigned long long)r->mappings);
+}
+
+size_t snapshot_write(char *buf, size_t size)
+{
+	struct text t = {.buf = buf, .size = size};
+	size_t count;
+	struct stayput_region_info *infos = copy_regions(&count);
+
+	add(&t, "{\"version\":\"%s\",\"pid\":%d,\"regions\":[", STAYPUT_VERSION,
+		(int)getpid());
+	for (size_t i = 0; i < count; i++) {
+		add(&t, "%s", i ? "," : "");
+		add_region(&t, &infos[i]);
+	}
+	add(&t, "]}");
+	free(infos);
+	return t.len;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public functions: check arguments, call one function below. */
+#include "stayput.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "backup.h"
+#include "block.h"
+#include "config.h"
+#include "device.h"
+#include "error.h"
+#include "fork.h"
+#include "hostpool.h"
+#include "lifecycle.h"
+#include "lock.h"
+#include "region.h"
+#include "snapshot.h"
+#include "table.h"
+
+/* ---- Arguments --------------------------------------------------------------------------- */
+
+static int check_tag(const char *tag)
+{
+	if (config_valid_tag(tag))
+		return STAYPUT_OK;
+	return error_set(STAYPUT_ERR_INVALID,
+		"\"%.80s\" is not a tag: 1 to 63 bytes of [A-Za-z0-9_.:-] are allowed",
+		tag ? tag : "(null)");
+}
+
+static int check_tags(const char *const *tags, size_t count)
+{
+	int err = STAYPUT_OK;
+
+	if (count > 0 && !tags)
+		return error_set(STAYPUT_ERR_INVALID, "tags is NULL and count is %zu", count);
+	for (size_t i = 0; i < count && err == STAYPUT_OK; i++)
+		err = check_tag(tags[i]);
+	return err;
+}
+
+static int check_size(const char *name, size_t got, size_t want)
+{
+	if (got == want)
+		return STAYPUT_OK;
+	return error_set(STAYPUT_ERR_INVALID,
+		"struct_size of %s is %zu, and %zu in this library", name, got, want);
+}
+
+static int check_options(const struct stayput_options *options)
+{
+	int err = check_size("stayput_options", options->struct_size, sizeof *options);
+
+	if (err != STAYPUT_OK)
+		return err;
+	if (options->policy < STAYPUT_POLICY_DEFAULT || options->policy > STAYPUT_ZERO)
+		return error_set(STAYPUT_ERR_INVALID,
+			"policy %d cannot be asked of a pause; STAYPUT_HOST (1), "
+			"STAYPUT_DISCARD (2) and STAYPUT_ZERO (3) can",
+			options->policy);
+	return STAYPUT_OK;
+}
+
+static int check_fork(void)
+{
+	if (!fork_is_child())
+		return STAYPUT_OK;
+	return error_set(STAYPUT_ERR_UNSUPPORTED,
+		"CUDA was in use before this process was forked, so it cannot use it");
+}
+
+/* ---- Regions ------------------------------------------------------------------------------- */
+
+STAYPUT_API int stayput_region_push(const char *tag, int policy)
+{
+	int saved = errno;
+	int err = check_tag(tag);
+
+	if (err == STAYPUT_OK)
+		err = region_push(tag, policy);
+	errno = saved;
+	return err;
+}
+
+STAYPUT_API int stayput_native_push(void)
+{
+	int saved = errno;
+	int err = region_push_native();
+
+	errno = saved;
+	return err;
+}
+
+STAYPUT_API int stayput_region_pop(void)
+{
+	return region_pop();
+}
+
+/* ---- Pause and resume ------------------------------------------------------------------------ */
+
+typedef int lifecycle(const char *const *tags, size_t count,
+	const struct stayput_options *options, struct stayput_report *report);
+
+static int run(lifecycle *step, const char *const *tags, size_t count,
+	const struct stayput_options *options, struct stayput_report *report)
+{
+	static const struct stayput_options none = {.struct_size = sizeof none};
+	struct stayput_report own = {.struct_size = sizeof own};
+	int saved = errno;
+	int err = check_tags(tags, count);
+
+	if (err == STAYPUT_OK && options)
+		err = check_options(options);
+	if (err == STAYPUT_OK && report)
+		err = check_size("stayput_report", report->struct_size, sizeof *report);
+	if (err == STAYPUT_OK)
+		err = check_fork();
+	if (err == STAYPUT_OK)
+		err = step(tags, count, options ? options : &none, report ? report : &own);
+	errno = saved;
+	return err;
+}
+
+STAYPUT_API int stayput_pause(const char *tag)
+{
+	return run(lifecycle_pause, &tag, tag ? 1 : 0, NULL, NULL);
+}
+
+STAYPUT_API int stayput_resume(const char *tag)
+{
+	return run(lifecycle_resume, &tag, tag ? 1 : 0, NULL, NULL);
+}
+
+STAYPUT_API int stayput_pause_ex(const char *const *tags, size_t count,
+	const struct stayput_options *options, struct stayput_report *report)
+{
+	return run(lifecycle_pause, tags, count, options, report);
+}
+
+STAYPUT_API int stayput_resume_ex(const char *const *tags, size_t count,
+	const struct stayput_options *options, struct stayput_report *report)
+{
+	return run(lifecycle_resume, tags, count, options, report);
+}
+
+/* ---- Host memory ------------------------------------------------------------------------------- */
+
+STAYPUT_API int stayput_host_reserve(const char *tag)
+{
+	int saved = errno;
+	int err = tag ? check_tag(tag) : STAYPUT_OK;
+
+	if (err == STAYPUT_OK)
+		err = check_fork();
+	if (err == STAYPUT_OK)
+		err = lifecycle_reserve(&tag, tag ? 1 : 0);
+	errno = saved;
+	return err;
+}
+
+STAYPUT_API int stayput_host_trim(size_t keep_bytes)
+{
+	int saved = errno;
+	int err = check_fork();
+
+	if (err == STAYPUT_OK)
+		hostpool_trim(keep_bytes);
+	errno = saved;
+	return err;
+}
+
+STAYPUT_API const void *stayput_host_copy(const void *ptr, size_t size)
+{
+	const void *copy = NULL;
+	struct allocation *a;
+	CUdeviceptr address = (CUdeviceptr)ptr;
+
+	lock_take();
+	a = table_find_inside_locked(address);
+	if (a && a->block && a->block->state == STAYPUT_PAUSED && a->block->backup &&
+		size <= a->size - (address - a->base))
+		copy = (const char *)a->block->backup + (address - a->block->base);
+	lock_drop();
+	return copy;
+}
+
+/* ---- Questions ----------------------------------------------------------------------------------- */
+
+static int state_of(const struct allocation *a)
+{
+	return a->block ? a->block->state : STAYPUT_ACTIVE;
+}
+
+static void fill_info_locked(const struct allocation *a, struct stayput_info *info)
+{
+	*info = (struct stayput_info){
+		.struct_size = sizeof *info,
+		.policy = a->space->policy,
+		.state = state_of(a),
+		.device = a->space->device->ordinal,
+		.base = a->base,
+		.size = a->size,
+		.generation = a->block ? a->block->generation - a->born : 0,
+	};
+	strcpy(info->tag, a->space->region->tag);
+}
+
+STAYPUT_API int stayput_query(const void *ptr, struct stayput_info *info)
+{
+	const struct allocation *a;
+	int err;
+
+	if (!info)
+		return error_set(STAYPUT_ERR_INVALID, "info is NULL");
+	err = check_size("stayput_info", info->struct_size, sizeof *info);
+	if (err != STAYPUT_OK)
+		return err;
+	lock_take();
+	a = table_find_inside_locked((CUdeviceptr)ptr);
+	if (a)
+		fill_info_locked(a, info);
+	lock_drop();
+	if (a)
+		return STAYPUT_OK;
+	return error_set(STAYPUT_ERR_NOT_FOUND, "%p is in no allocation of a region", ptr);
+}
+
+STAYPUT_API int stayput_region_info(const char *tag, struct stayput_region_info *info)
+{
+	const struct region *r;
+	int err = check_tag(tag);
+
+	if (err == STAYPUT_OK && !info)
+		err = error_set(STAYPUT_ERR_INVALID, "info is NULL");
+	if (err == STAYPUT_OK)
+		err = check_size(
+			"stayput_region_info", info->struct_size, sizeof *info);
+	if (err != STAYPUT_OK)
+		return err;
+	lock_take();
+	r = region_find_locked(tag);
+	if (r)
+		region_fill_info_locked(r, info);
+	lock_drop();
+	return r ? STAYPUT_OK
+		 : error_set(STAYPUT_ERR_NOT_FOUND, "no region is tagged %s", tag);
+}
+
+STAYPUT_API int stayput_region_list(
+	struct stayput_region_info *infos, size_t capacity, size_t *count)
+{
+	size_t n = 0;
+
+	if (!count || (capacity > 0 && !infos))
+		return error_set(STAYPUT_ERR_INVALID, "count or infos is NULL");
+	if (capacity > 0 && check_size("stayput_region_info", infos[0].struct_size,
+				    sizeof *infos) != STAYPUT_OK)
+		return STAYPUT_ERR_INVALID;
+	lock_take();
+	for (const struct region *r = region_first_locked(); r; r = r->next, n++)
+		if (n < capacity)
+			region_fill_info_locked(r, &infos[n]);
+	lock_drop();
+	*count = n;
+	return STAYPUT_OK;
+}
+
+STAYPUT_API size_t stayput_snapshot_json(char *buf, size_t size)
+{
+	int saved = errno;
+	size_t len = snapshot_write(buf, size);
+
+	errno = saved;
+	return len;
+}
+
+STAYPUT_API const char *stayput_strerror(int code)
+{
+	return error_name(code);
+}
+
+STAYPUT_API const char *stayput_last_error(void)
+{
+	return error_text();
+}
+
+STAYPUT_API const char *stayput_version(void)
+{
+	return STAYPUT_VERSION;
+}
