@@ -2,8 +2,7 @@
 # make             build/libstayput.so
 # make demo        the main job in one run: on the GPU if there is one, else on the fake
 # make test        every test, on the fake driver; TEST=name runs one; SAN=address, thread
-# make check-gpu   the same tests that a real driver can run, on this machine's GPU
-# make lint format install uninstall clean
+# make install uninstall format clean
 PREFIX ?= /usr/local
 CFLAGS ?= -O2 -g
 SAN    ?=
@@ -39,16 +38,47 @@ all: $(B)/libstayput.so
 $(B)/libstayput.so: $(OBJ) src/stayput.map
 	$(CC) $(ALL_CFLAGS) $(LINK_SO) -o $@ $(OBJ) $(LDFLAGS)
 
-$(B)/%.o: src/%.c | $(B)/fake
+$(B)/%.o: src/%.c | $(B)/.gitignore
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
 
-$(B)/fake:
-	mkdir -p $@
-	echo '*' >$(B)/.gitignore
+# Build folders are ignored by git without a file at the top that says so.
+$(B)/.gitignore:
+	mkdir -p $(@D)
+	echo '*' >$@
+
+# Tests are linked to the library before the runtime, as if it had been preloaded.
+LINK_TEST = -L$(B) -lstayput -L$(B)/fake -lcudart -lcuda \
+            -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,'$$ORIGIN/fake' -Wl,--no-as-needed
+
+$(B)/test_%: tests/test_%.c $(B)/libstayput.so fakecuda
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $< $(LINK_TEST) $(LDFLAGS)
+
+$(B)/test_config: tests/test_config.c $(B)/config.o $(B)/log.o
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $^ $(LDFLAGS)
+
+-include tests/fakecuda/fake.mk tests/loading/loading.mk
+
+test: all fakecuda loading $(TESTS)
+	tests/run.sh $(B) $(TEST)
+
+check-elf: $(B)/libstayput.so
+	tests/check_elf.sh $< src/stayput.map $(OBJ)
+
+demo: all fakecuda
+	examples/demo.sh $(B)
+
+install: all
+	install -D -m 755 $(B)/libstayput.so $(DESTDIR)$(PREFIX)/lib/libstayput.so
+	install -D -m 644 include/stayput.h $(DESTDIR)$(PREFIX)/include/stayput.h
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/lib/libstayput.so $(DESTDIR)$(PREFIX)/include/stayput.h
+
+format:
+	clang-format --style=file:.ci/clang-format -i $$(git ls-files '*.c' '*.h')
 
 clean:
 	rm -rf build build-address build-thread
 
--include $(wildcard tests/fakecuda/fake.mk)
 -include $(wildcard $(B)/*.d $(B)/fake/*.d)
-.PHONY: all clean
+.PHONY: all test check-elf demo install uninstall format clean fakecuda loading

@@ -182,62 +182,52 @@ static CUresult add_shared_block(struct allocation *a)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult allocate_small(struct allocation *a)
+/* True when the blocks at hand had room; else at least a->space is set, if there was
+ * memory for it. */
+static bool allocate_at_hand(struct allocation *a, const struct choice *choice,
+	struct device *device)
 {
 	bool taken;
 
-	lock_take();
-	taken = take_segment_locked(a);
-	lock_drop();
-	return taken ? CUDA_SUCCESS : add_shared_block(a);
-}
-
-static struct space *find_space(const struct choice *choice, struct device *dev)
-{
-	struct space *space;
-
 	fork_watch();
 	lock_take();
-	space = region_space_locked(choice, dev);
+	a->space = region_space_locked(choice, device);
+	taken = a->space && a->size <= SLAB_LARGEST && take_segment_locked(a);
 	lock_drop();
-	return space;
+	return taken;
 }
 
-static CUresult allocate(CUdeviceptr *ptr, size_t size, const struct choice *choice)
+static CUresult allocate(
+	struct allocation *a, const struct choice *choice, struct device *device)
 {
-	struct allocation *a;
-	struct device *dev;
-	CUcontext ctx;
-	CUresult err = device_current(&dev, &ctx);
+	if (allocate_at_hand(a, choice, device))
+		return CUDA_SUCCESS;
+	if (!a->space)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return a->size > SLAB_LARGEST ? allocate_large(a) : add_shared_block(a);
+}
 
-	if (err != CUDA_SUCCESS)
-		return err;
-	if (!dev->vmm)
+CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choice,
+	const struct place *place)
+{
+	CUresult err = CUDA_ERROR_OUT_OF_MEMORY;
+	int saved = errno;
+	struct allocation *a;
+
+	if (!place->device->vmm)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (size > dev->memory)
+	if (size > place->device->memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	a = calloc(1, sizeof *a);
-	if (!a)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*a = (struct allocation){
-		.size = size, .context = ctx, .space = find_space(choice, dev)};
-	err = CUDA_ERROR_OUT_OF_MEMORY;
-	if (a->space)
-		err = size > SLAB_LARGEST ? allocate_large(a) : allocate_small(a);
+	if (a) {
+		a->size = size;
+		a->context = place->context;
+		err = allocate(a, choice, place->device);
+	}
 	if (err == CUDA_SUCCESS)
 		*ptr = a->base;
 	else
 		free(a);
-	return err;
-}
-
-CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choice)
-{
-	int saved = errno;
-	CUresult err = CUDA_ERROR_NOT_SUPPORTED;
-
-	if (!fork_is_child() && driver_load())
-		err = allocate(ptr, size, choice);
 	errno = saved;
 	return err;
 }
@@ -269,23 +259,21 @@ static struct allocation *take_stale_locked(CUdeviceptr ptr)
 static void count_native(
 	CUdeviceptr ptr, size_t size, const struct choice *choice, bool supported)
 {
+	const struct choice kept = {choice->region, STAYPUT_KEEP};
 	struct allocation *a, *stale;
-	struct device *dev;
-	CUcontext ctx;
+	struct place place;
 	bool counted;
 
-	if (device_current(&dev, &ctx) != CUDA_SUCCESS)
+	if (device_current(&place) != CUDA_SUCCESS)
 		return;
 	a = calloc(1, sizeof *a);
 	if (!a)
 		return;
-	*a = (struct allocation){.base = ptr,
-		.size = size,
-		.context = ctx,
-		.space = find_space(
-			&(struct choice){choice->region, STAYPUT_KEEP}, dev)};
+	fork_watch();
+	*a = (struct allocation){.base = ptr, .size = size, .context = place.context};
 	lock_take();
 	stale = take_stale_locked(ptr);
+	a->space = region_space_locked(&kept, place.device);
 	counted = a->space && table_add_locked(a);
 	if (counted) {
 		region_count_locked(a, 1);

@@ -13,16 +13,17 @@
 
 struct block;
 struct choice;
+struct place;
 
 /*
- * Memory in a region, on the device of the current context. `size` is not 0.
+ * Memory in a region, on the device of `place`, which is current. `size` is not 0.
  *
  *   CUDA_ERROR_OUT_OF_MEMORY   as from cuMemAlloc; freeing and trying again is useful
- *   CUDA_ERROR_NOT_SUPPORTED   this has to be native memory: no VMM on the device, or a
- *                              forked child
+ *   CUDA_ERROR_NOT_SUPPORTED   this has to be native memory: no VMM on the device
  *   others                     the driver's
  */
-CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choice);
+CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choice,
+	const struct place *place);
 
 /* Counts native memory that a hook has just got. Without memory for the record it is
  * not counted. `supported` false: it should have been ours. */

@@ -6,7 +6,7 @@
 #include "span.h"
 
 /* Most mappings that one driver call may change. A call costs about 30 us a mapping and
- * keeps the driver's lock meanwhile, so other threads wait for 2 ms at most. */
+ * keeps the driver's lock meanwhile: other threads wait for 2 ms at most. */
 enum { RUN_MAX = 64 };
 
 static CUresult create(struct block *block)
@@ -31,6 +31,14 @@ static CUresult set_access(const struct device *dev, CUdeviceptr base, size_t si
 	return driver()->cuMemSetAccess(base, size, &access, 1);
 }
 
+/* A handle that is not released keeps its memory: that is worth a second try. */
+static CUresult release(struct block *block)
+{
+	CUresult err = driver()->cuMemRelease(block->handle);
+
+	return err == CUDA_SUCCESS ? err : driver()->cuMemRelease(block->handle);
+}
+
 CUresult block_map(struct block *block)
 {
 	CUresult err = create(block);
@@ -49,7 +57,7 @@ CUresult block_map(struct block *block)
 unmap:
 	driver()->cuMemUnmap(block->base, block->size);
 release:
-	driver()->cuMemRelease(block->handle);
+	release(block);
 	return err;
 }
 
@@ -60,7 +68,7 @@ CUresult block_unmap(struct block *block)
 	if (err != CUDA_SUCCESS)
 		return err;
 	block->mapped = false;
-	return driver()->cuMemRelease(block->handle);
+	return release(block);
 }
 
 /* How many blocks, from the first, lie next to each other in one span, RUN_MAX at most. */
@@ -119,6 +127,12 @@ CUresult block_access_all(struct block *const *blocks, size_t count)
 	return err;
 }
 
+void block_release_all(struct block *const *blocks, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		release(blocks[i]);
+}
+
 CUresult block_unmap_all(struct block *const *blocks, size_t count, size_t *done)
 {
 	CUresult err;
@@ -133,12 +147,7 @@ CUresult block_unmap_all(struct block *const *blocks, size_t count, size_t *done
 			return err;
 		for (size_t i = 0; i < n; i++)
 			run[i]->mapped = false;
+		block_release_all(run, n);
 	}
 	return CUDA_SUCCESS;
-}
-
-void block_release_all(struct block *const *blocks, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		driver()->cuMemRelease(blocks[i]->handle);
 }

@@ -17,6 +17,7 @@
 #include <cuda.h>
 
 struct allocation;
+struct digest;
 struct segment;
 struct space;
 struct span;
@@ -31,7 +32,10 @@ struct block {
 	int state;                           /* STAYPUT_ACTIVE ... STAYPUT_FREEING */
 	int paused_as;                       /* the policy that the last pause applied */
 	uint64_t generation;                 /* counts resumes */
-	void *backup;                        /* the contents in host memory, or NULL */
+	char *backup;                        /* a place for the contents in host memory */
+	bool backup_good;                    /* they are there, see backup.c */
+	bool fresh;                          /* the place has no memory behind it yet */
+	struct digest *digests;              /* of what the backup holds, or NULL */
 	struct allocation *only;             /* the large allocation; NULL in a slab */
 	struct segment *segments;            /* slab: all, by address; NULL for a large one */
 	struct segment *free_segments;       /* slab: the free ones */
@@ -46,12 +50,15 @@ CUresult block_map(struct block *block);
 /* The way back: unmaps and releases. */
 CUresult block_unmap(struct block *block);
 
-/* The same in steps, for many blocks ordered by address. Each leaves *done at the number
- * of blocks, from the first, for which it succeeded. */
+/* The same for many blocks ordered by address, in steps: create, map, set access; and the
+ * way back, which unmaps and releases. *done is the number of blocks, from the first, for
+ * which it has succeeded. */
 CUresult block_create_all(struct block *const *blocks, size_t count, size_t *done);
 CUresult block_map_all(struct block *const *blocks, size_t count, size_t *done);
-CUresult block_unmap_all(struct block *const *blocks, size_t count, size_t *done);
 CUresult block_access_all(struct block *const *blocks, size_t count);
+CUresult block_unmap_all(struct block *const *blocks, size_t count, size_t *done);
+
+/* For blocks that were created and not mapped. */
 void block_release_all(struct block *const *blocks, size_t count);
 
 #endif

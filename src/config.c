@@ -7,6 +7,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,7 +16,12 @@
 
 #include "log.h"
 
-enum { WAIT_MAX_SECONDS = 86400 };
+enum {
+	WAIT_MAX_SECONDS = 86400,
+	LIMIT_PERCENT = 80,   /* of available host memory, by default */
+	THREADS_DEFAULT = 16, /* at most, by default */
+	THREADS_MAX = 256,
+};
 
 /* Where complaints go. */
 struct complaints {
@@ -180,6 +186,86 @@ static void read_log(struct config *c, const char *text, struct complaints *out)
 			text);
 }
 
+/* Reads a number with a unit: bytes, KiB, MiB, GiB, TiB. */
+static bool read_size(const char *text, size_t *size)
+{
+	static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+	const char *p = text;
+	size_t n = 0;
+
+	for (; *p >= '0' && *p <= '9'; p++)
+		if (__builtin_mul_overflow(n, 10, &n) ||
+			__builtin_add_overflow(n, (size_t)(*p - '0'), &n))
+			return false;
+	for (size_t i = 0; p != text && i < sizeof units / sizeof *units; i++)
+		if (strcmp(p, units[i]) == 0)
+			return !__builtin_mul_overflow(n, (size_t)1 << (10 * i), size);
+	return false;
+}
+
+/* Reads a number from `min` to `max` that ends in `end`. */
+static bool read_number(
+	const char *text, const char *end, unsigned min, unsigned max, unsigned *value)
+{
+	const char *p = text;
+	unsigned n = 0;
+
+	for (; *p >= '0' && *p <= '9' && n <= max; p++)
+		n = n * 10 + (unsigned)(*p - '0');
+	if (p == text || strcmp(p, end) != 0 || n < min || n > max)
+		return false;
+	*value = n;
+	return true;
+}
+
+static void read_host_limit(struct config *c, const char *text, struct complaints *out)
+{
+	if (read_number(text, "%", 1, 100, &c->host_limit_percent))
+		return;
+	if (read_size(text, &c->host_limit_bytes)) {
+		c->host_limit_percent = 0;
+		return;
+	}
+	complain(out,
+		"STAYPUT_HOST_LIMIT: \"%.100s\" is not a size (1000000, 64GiB) or 1%% to "
+		"100%%; using %d%%\n",
+		text, LIMIT_PERCENT);
+}
+
+static void read_host_keep(struct config *c, const char *text, struct complaints *out)
+{
+	if (strcmp(text, "all") != 0 && !read_size(text, &c->host_keep))
+		complain(out,
+			"STAYPUT_HOST_KEEP: \"%.100s\" is not a size (0, 64GiB) or all; "
+			"using all\n",
+			text);
+}
+
+static void read_threads(struct config *c, const char *text, struct complaints *out)
+{
+	if (!read_number(text, "", 1, THREADS_MAX, &c->threads))
+		complain(out,
+			"STAYPUT_THREADS: \"%.100s\" is not a number from 1 to %d; using "
+			"%u\n",
+			text, THREADS_MAX, c->threads);
+}
+
+static void read_verify(struct config *c, const char *text, struct complaints *out)
+{
+	if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+		complain(out, "STAYPUT_VERIFY: \"%.100s\" is not 0 or 1; using 0\n", text);
+	c->verify = strcmp(text, "1") == 0;
+}
+
+/* The cores that this process may run on, within reason. */
+static unsigned default_threads(void)
+{
+	cpu_set_t cores;
+	int n = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+
+	return n < THREADS_DEFAULT ? n : THREADS_DEFAULT;
+}
+
 void config_read(struct config *c, const char *(*get)(const char *name),
 	char *complaints, size_t size)
 {
@@ -190,12 +276,22 @@ void config_read(struct config *c, const char *(*get)(const char *name),
 		{"STAYPUT_REGIONS", read_regions},
 		{"STAYPUT_DEFAULT", read_default},
 		{"STAYPUT_RESUME_WAIT", read_wait},
+		{"STAYPUT_HOST_LIMIT", read_host_limit},
+		{"STAYPUT_HOST_KEEP", read_host_keep},
+		{"STAYPUT_THREADS", read_threads},
+		{"STAYPUT_VERIFY", read_verify},
 		{"STAYPUT_LOG", read_log},
 	};
 	struct complaints out = {.buf = complaints, .size = size};
 	const char *text;
 
-	*c = (struct config){.log_level = LOG_WARN};
+	*c = (struct config){
+		.log_level = LOG_WARN,
+		.host_limit_bytes = SIZE_MAX,
+		.host_limit_percent = LIMIT_PERCENT,
+		.host_keep = SIZE_MAX,
+		.threads = default_threads(),
+	};
 	complaints[0] = '\0';
 	for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
 		text = get(variables[i].name);
@@ -223,7 +319,10 @@ static void report(char *complaints)
 
 const struct config *config(void)
 {
-	static const struct config fallback = {.log_level = LOG_WARN};
+	static const struct config fallback = {.log_level = LOG_WARN,
+		.host_limit_percent = LIMIT_PERCENT,
+		.host_keep = SIZE_MAX,
+		.threads = 1};
 	static _Atomic(const struct config *) current;
 	const struct config *seen = atomic_load_explicit(&current, memory_order_acquire);
 	char complaints[2048];

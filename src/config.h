@@ -20,6 +20,11 @@ struct config {
 	size_t rule_count;
 	char default_tag[STAYPUT_TAG_SIZE]; /* "": none */
 	int64_t resume_wait_ms;
+	size_t host_limit_bytes;     /* SIZE_MAX: none */
+	unsigned host_limit_percent; /* 0: host_limit_bytes counts */
+	size_t host_keep;            /* SIZE_MAX: all */
+	unsigned threads;
+	bool verify;
 	int log_level;
 	const char *log_file;
 };

@@ -35,7 +35,11 @@ static CUresult describe(CUdevice ordinal, struct device *dev)
 	dev->pitch_align = pitch > 512 ? pitch : 512;
 	dev->rdma = attribute(ordinal,
 		CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-	/* Old drivers name this attribute, 102, otherwise. */
+	/* 134: the NUMA node of the host memory nearest, since CUDA 12.2. */
+	if (driver()->cuDeviceGetAttribute(&dev->numa_node, (CUdevice_attribute)134,
+		    ordinal) != CUDA_SUCCESS)
+		dev->numa_node = -1;
+	/* Old headers name this attribute, 102, otherwise. */
 	dev->vmm = attribute(ordinal, (CUdevice_attribute)102) &&
 		   driver()->cuMemGetAllocationGranularity(&dev->granule, &prop,
 			   CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS;
@@ -63,18 +67,45 @@ CUresult device_get(CUdevice ordinal, struct device **dev)
 	return CUDA_SUCCESS;
 }
 
-CUresult device_current(struct device **dev, CUcontext *ctx)
+static struct device *described_from(CUdevice ordinal)
+{
+	while (ordinal < DEVICE_MAX &&
+		!atomic_load_explicit(&described[ordinal], memory_order_acquire))
+		ordinal++;
+	return ordinal < DEVICE_MAX ? &devices[ordinal] : NULL;
+}
+
+struct device *device_first(void)
+{
+	return described_from(0);
+}
+
+struct device *device_next(const struct device *dev)
+{
+	return described_from(dev->ordinal + 1);
+}
+
+CUresult device_current(struct place *place)
 {
 	CUdevice ordinal;
 	CUresult err;
 
-	*ctx = NULL;
-	err = driver()->cuCtxGetCurrent(ctx);
-	if (err == CUDA_SUCCESS && !*ctx)
+	place->context = NULL;
+	err = driver()->cuCtxGetCurrent(&place->context);
+	if (err == CUDA_SUCCESS && !place->context)
 		err = CUDA_ERROR_INVALID_CONTEXT;
 	if (err == CUDA_SUCCESS)
 		err = driver()->cuCtxGetDevice(&ordinal);
-	return err == CUDA_SUCCESS ? device_get(ordinal, dev) : err;
+	return err == CUDA_SUCCESS ? device_get(ordinal, &place->device) : err;
+}
+
+bool device_pitch(const struct device *dev, size_t width, size_t rows, size_t *pitch,
+	size_t *size)
+{
+	if (__builtin_add_overflow(width, dev->pitch_align - 1, pitch))
+		return false;
+	*pitch -= *pitch % dev->pitch_align;
+	return !__builtin_mul_overflow(*pitch, rows, size);
 }
 
 bool device_note_context_locked(struct device *dev, CUcontext ctx)
@@ -187,8 +218,9 @@ CUresult device_synchronize(struct device *dev)
 	return CUDA_SUCCESS;
 }
 
-/* What device_enter() changed on this thread. */
+/* What the outermost device_enter() changed on this thread. */
 static __thread CUstreamCaptureMode saved_mode;
+static __thread unsigned entered;
 
 CUresult device_enter(struct device *dev)
 {
@@ -200,14 +232,17 @@ CUresult device_enter(struct device *dev)
 		err = driver()->cuCtxPushCurrent_v2(contexts[i]);
 	if (err != CUDA_SUCCESS)
 		return err;
-	saved_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	driver()->cuThreadExchangeStreamCaptureMode(&saved_mode);
+	if (entered++ == 0) {
+		saved_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+		driver()->cuThreadExchangeStreamCaptureMode(&saved_mode);
+	}
 	return CUDA_SUCCESS;
 }
 
 void device_leave(void)
 {
-	driver()->cuThreadExchangeStreamCaptureMode(&saved_mode);
+	if (--entered == 0)
+		driver()->cuThreadExchangeStreamCaptureMode(&saved_mode);
 	pop();
 }
 

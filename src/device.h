@@ -12,6 +12,9 @@
 
 #include <cuda.h>
 
+#include "digest.h"
+#include "hostpool.h"
+
 enum { DEVICE_MAX = 64, DEVICE_CONTEXTS = 32 };
 
 struct device {
@@ -21,15 +24,32 @@ struct device {
 	size_t granule;     /* sizes and addresses of blocks are multiples of it */
 	size_t memory;      /* bytes on the card */
 	size_t pitch_align; /* of rows, for pitched allocations */
+	int numa_node;      /* of the host memory nearest to it, or -1 */
 	CUcontext contexts[DEVICE_CONTEXTS];
 	size_t context_count;
+	struct digester digester; /* used inside device_enter() by whoever operates */
+	struct hostpool pool;
 };
 
-/* The device of the calling thread's current context, and that context. The driver's own
- * error when there is none. */
-CUresult device_current(struct device **dev, CUcontext *ctx);
+/* Those that have been described; NULL after the last. */
+struct device *device_first(void);
+struct device *device_next(const struct device *dev);
+
+/* Where a thread's calls go. */
+struct place {
+	struct device *device;
+	CUcontext context;
+};
+
+/* The calling thread's current context and its device. The driver's own error when there
+ * is none. */
+CUresult device_current(struct place *place);
 
 CUresult device_get(CUdevice ordinal, struct device **dev);
+
+/* The pitch of rows of `width` bytes, and what `rows` of them take. False on overflow. */
+bool device_pitch(const struct device *dev, size_t width, size_t rows, size_t *pitch,
+	size_t *size);
 
 /* Allocations have been made in `ctx`. False when the device has too many contexts. */
 bool device_note_context_locked(struct device *dev, CUcontext ctx);
@@ -47,7 +67,7 @@ CUresult device_synchronize(struct device *dev);
 CUresult device_synchronize_context(CUcontext ctx);
 
 /* Makes a noted context current, for copies and questions about memory. Unless it fails,
- * device_leave() follows on the same thread. Meanwhile captures of other threads do not
+ * device_leave() follows on the same thread; they nest. Meanwhile captures of other threads do not
  * restrict what this thread may call. */
 CUresult device_enter(struct device *dev);
 void device_leave(void);

@@ -68,6 +68,11 @@ int error_driver(const char *call, CUresult err, const char *what)
 		error_cuda_name(err), (int)err, what);
 }
 
+void error_save(char *buf, size_t size)
+{
+	snprintf(buf, size, "%s", error_text());
+}
+
 const char *error_text(void)
 {
 	return sentence ? sentence : "";

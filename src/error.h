@@ -3,6 +3,8 @@
 #ifndef ERROR_H
 #define ERROR_H
 
+#include <stddef.h>
+
 #include <cuda.h>
 
 /* Keeps the sentence for error_text() and returns `code`. Does not touch errno. */
@@ -10,6 +12,9 @@ int error_set(int code, const char *format, ...) __attribute__((format(printf, 2
 
 /* The same for a driver call that failed: names call, result and what it was for. */
 int error_driver(const char *call, CUresult err, const char *what);
+
+/* Copies the sentence, for error_set() after what may set another. */
+void error_save(char *buf, size_t size);
 
 /* This thread's last sentence, or "". */
 const char *error_text(void);

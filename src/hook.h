@@ -3,14 +3,29 @@
 #ifndef HOOK_H
 #define HOOK_H
 
+#include <stdbool.h>
+
 #include <cuda.h>
+
+#include "device.h"
+#include "fork.h"
+#include "real.h"
 
 /* A function of ours that programs reach instead of CUDA's; named in stayput.map. */
 #define STAYPUT_HOOK __attribute__((visibility("default")))
 
-/* The answer of alloc_allocate() means that the real function is to be asked: it makes
+/* Where the calling thread allocates in a region; CUDA_ERROR_NOT_SUPPORTED when it cannot.
+ */
+static inline CUresult hook_place(struct place *place)
+{
+	if (fork_is_child() || !driver_load())
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return device_current(place);
+}
+
+/* With this answer to a region allocation, the real function is to be asked: it makes
  * native memory, or says what is wrong in its own words. */
-static inline int hook_goes_native(CUresult err)
+static inline bool hook_goes_native(CUresult err)
 {
 	return err == CUDA_ERROR_NOT_SUPPORTED || err == CUDA_ERROR_NOT_INITIALIZED ||
 	       err == CUDA_ERROR_INVALID_CONTEXT || err == CUDA_ERROR_CONTEXT_IS_DESTROYED;

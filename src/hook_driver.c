@@ -36,11 +36,14 @@ STAYPUT_HOOK CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 {
 	typeof(&cuMemAlloc_v2) real;
 	struct choice choice;
+	struct place place;
 	bool in_region = ptr && size && region_choose(&choice);
 	CUresult err;
 
 	if (in_region && choice.policy != STAYPUT_KEEP) {
-		err = alloc_allocate(ptr, size, &choice);
+		err = hook_place(&place);
+		if (err == CUDA_SUCCESS)
+			err = alloc_allocate(ptr, size, &choice, &place);
 		if (!hook_goes_native(err))
 			return err;
 	}
@@ -51,24 +54,18 @@ STAYPUT_HOOK CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 	return err;
 }
 
-/* Rows as long as the device wants them. Overflow is more than any card has. */
+/* What overflows is more than any card has. */
 static CUresult allocate_pitched(CUdeviceptr *ptr, size_t *pitch, size_t width,
 	size_t height, const struct choice *choice)
 {
-	struct device *dev;
-	CUcontext ctx;
+	struct place place;
 	size_t row, size;
-	CUresult err = driver_load() ? device_current(&dev, &ctx)
-				     : CUDA_ERROR_NOT_INITIALIZED;
+	CUresult err = hook_place(&place);
 
-	if (err != CUDA_SUCCESS)
-		return err;
-	if (__builtin_add_overflow(width, dev->pitch_align - 1, &row))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	row -= row % dev->pitch_align;
-	if (__builtin_mul_overflow(row, height, &size))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	err = alloc_allocate(ptr, size, choice);
+	if (err == CUDA_SUCCESS && !device_pitch(place.device, width, height, &row, &size))
+		err = CUDA_ERROR_OUT_OF_MEMORY;
+	if (err == CUDA_SUCCESS)
+		err = alloc_allocate(ptr, size, choice, &place);
 	if (err == CUDA_SUCCESS)
 		*pitch = row;
 	return err;

@@ -42,31 +42,33 @@ static cudaError_t runtime_error(CUresult err)
 
 /* Makes the context current that the runtime would have used: it does so lazily, and
  * before CUDA 12 cudaSetDevice() alone leaves the old one current. */
-static void make_context_current(void *caller)
+static CUresult make_current(void *caller, struct place *place)
 {
 	typeof(&cudaGetDevice) get_device = real_find("cudaGetDevice", caller);
 	typeof(&cudaFree) free_nothing = real_find("cudaFree", caller);
-	struct device *current;
-	CUcontext ctx;
+	CUresult err = hook_place(place);
 	int wanted;
 
-	if (!get_device || !free_nothing || !driver_load())
-		return;
-	if (device_current(&current, &ctx) != CUDA_SUCCESS ||
-		get_device(&wanted) != cudaSuccess || current->ordinal != wanted)
-		free_nothing(NULL);
+	if (!get_device || !free_nothing || get_device(&wanted) != cudaSuccess)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (err == CUDA_SUCCESS && place->device->ordinal == wanted)
+		return CUDA_SUCCESS;
+	free_nothing(NULL);
+	return hook_place(place);
 }
 
 /* Allocates in the region, if there is one. False: the real function has to. */
 static bool allocate(const struct choice *choice, size_t size, void *caller,
 	CUdeviceptr *ptr, cudaError_t *answer)
 {
+	struct place place;
 	CUresult err;
 
 	if (choice->policy == STAYPUT_KEEP)
 		return false;
-	make_context_current(caller);
-	err = alloc_allocate(ptr, size, choice);
+	err = make_current(caller, &place);
+	if (err == CUDA_SUCCESS)
+		err = alloc_allocate(ptr, size, choice, &place);
 	*answer = runtime_error(err);
 	return !hook_goes_native(err);
 }
@@ -98,35 +100,23 @@ STAYPUT_HOOK cudaError_t cudaMalloc(void **ptr, size_t size)
 	return answer;
 }
 
-/* Bytes of `rows` rows of `width`, and the pitch that they get. False on overflow. */
-static bool pitched_size(size_t width, size_t rows, size_t *pitch, size_t *size)
-{
-	size_t align = 512;
-	struct device *dev;
-	CUcontext ctx;
-
-	if (driver_load() && device_current(&dev, &ctx) == CUDA_SUCCESS)
-		align = dev->pitch_align;
-	if (__builtin_add_overflow(width, align - 1, pitch))
-		return false;
-	*pitch -= *pitch % align;
-	return !__builtin_mul_overflow(*pitch, rows, size);
-}
-
-/* The same for rows; what overflows is more than any card has. */
+/* The same for `rows` rows of `width`; what overflows is more than any card has. */
 static bool allocate_pitched(const struct choice *choice, size_t width, size_t rows,
 	size_t *pitch, CUdeviceptr *ptr, void *caller, cudaError_t *answer)
 {
+	struct place place;
+	CUresult err;
 	size_t size;
 
 	if (choice->policy == STAYPUT_KEEP)
 		return false;
-	make_context_current(caller);
-	if (!pitched_size(width, rows, pitch, &size)) {
-		*answer = cudaErrorMemoryAllocation;
-		return true;
-	}
-	return allocate(choice, size, caller, ptr, answer);
+	err = make_current(caller, &place);
+	if (err == CUDA_SUCCESS && !device_pitch(place.device, width, rows, pitch, &size))
+		err = CUDA_ERROR_OUT_OF_MEMORY;
+	if (err == CUDA_SUCCESS)
+		err = alloc_allocate(ptr, size, choice, &place);
+	*answer = runtime_error(err);
+	return !hook_goes_native(err);
 }
 
 STAYPUT_HOOK cudaError_t cudaMallocPitch(

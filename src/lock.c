@@ -5,6 +5,7 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static unsigned waiters; /* under the mutex */
 
 #ifdef STAYPUT_CHECKS
 static __thread int held;
@@ -28,12 +29,15 @@ void lock_drop(void)
 
 void lock_wait(void)
 {
+	waiters++;
 	pthread_cond_wait(&changed, &mutex);
+	waiters--;
 }
 
 void lock_notify(void)
 {
-	pthread_cond_broadcast(&changed);
+	if (waiters > 0)
+		pthread_cond_broadcast(&changed);
 }
 
 void lock_check_free(void)

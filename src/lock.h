@@ -24,7 +24,7 @@ void lock_drop(void);
  * the caller looks again. */
 void lock_wait(void);
 
-/* After every change of what lock_wait() may wait for. */
+/* After every change of what lock_wait() may wait for, with the lock held. */
 void lock_notify(void);
 
 /* Traps when this thread holds the lock, in builds with STAYPUT_CHECKS. */

@@ -95,6 +95,14 @@ int operation_begin(
 	return err;
 }
 
+void operation_fail(struct operation *op)
+{
+	lock_take();
+	op->failed = true;
+	lock_notify();
+	lock_drop();
+}
+
 void operation_end(struct operation *op)
 {
 	lock_take();
@@ -136,6 +144,7 @@ static struct work *work_of(struct operation *op, struct device *device)
 	while (i < op->work_count && op->works[i].device != device)
 		i++;
 	if (i == op->work_count) {
+		op->works[op->work_count].operation = op;
 		op->works[op->work_count++].device = device;
 		op->works[i].report.device = device->ordinal;
 	}

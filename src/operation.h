@@ -11,19 +11,11 @@
 #include <stddef.h>
 
 #include "device.h"
+#include "work.h"
 #include "stayput.h"
 
 struct block;
 struct region;
-
-/* The blocks of one device: first those whose contents are kept, each part by address. */
-struct work {
-	struct device *device;
-	struct block **blocks;
-	size_t count;
-	size_t host_count; /* how many of them have their contents kept */
-	struct stayput_device_report report;
-};
 
 struct operation {
 	int policy; /* pause: instead of each block's own, when not 0 */
@@ -32,6 +24,8 @@ struct operation {
 	struct work *works;
 	size_t work_count;
 	struct block **blocks; /* what the works' lists are parts of */
+	size_t secured;        /* pause: works that have all they need; under the lock */
+	bool failed;           /* pause: a work could not do its part; under the lock */
 };
 
 /* Claims the regions of `tags` (count 0: all), waiting for other operations unless
@@ -47,6 +41,9 @@ bool operation_collect(struct operation *op, int state);
 /* Every listed block becomes PAUSED or ACTIVE, as its `mapped` says, and the counts of the
  * regions follow. */
 void operation_publish(struct operation *op);
+
+/* Pause: no work that has not begun to release shall do so any more. */
+void operation_fail(struct operation *op);
 
 /* Lets the regions go. */
 void operation_end(struct operation *op);

@@ -41,6 +41,17 @@
 	F(cuMemcpyDtoHAsync_v2)                                                          \
 	F(cuMemcpyHtoDAsync_v2)                                                          \
 	F(cuMemsetD8Async)                                                               \
+	F(cuMemHostAlloc)                                                                \
+	F(cuMemFreeHost)                                                                 \
+	F(cuMemHostRegister_v2)                                                          \
+	F(cuMemHostUnregister)                                                           \
+	F(cuModuleLoadData)                                                              \
+	F(cuModuleGetFunction)                                                           \
+	F(cuLaunchKernel)                                                                \
+	F(cuEventCreate)                                                                 \
+	F(cuEventDestroy_v2)                                                             \
+	F(cuEventRecord)                                                                 \
+	F(cuEventSynchronize)                                                            \
 	F(cuStreamCreate)                                                                \
 	F(cuStreamDestroy_v2)                                                            \
 	F(cuStreamSynchronize)

@@ -14,6 +14,7 @@
 #include "capture.h"
 #include "device.h"
 #include "fork.h"
+#include "hostpool.h"
 #include "lock.h"
 #include "real.h"
 #include "region.h"
@@ -55,12 +56,14 @@ static void detach_block_locked(struct block *block)
 
 /* Drops a record that has left the table: its segment, and its block when nothing else is
  * in it. All work that used it has finished. */
-static CUresult drop(struct allocation *a)
+static CUresult drop(struct allocation *a, bool unhold)
 {
 	struct block *block = a->block;
 	bool last;
 
 	lock_take();
+	if (unhold)
+		capture_unhold_locked();
 	if (a->segment)
 		settle_locked(block);
 	last = a->segment ? slab_give_locked(block, a->segment) : true;
@@ -115,20 +118,13 @@ static void forget_locked(struct allocation *a)
 	}
 }
 
-/* Waits for the work that uses it, then drops it. Captures are held off. */
-static CUresult finish(struct allocation *a)
+/* Waits for the work that uses it, then drops it. Captures are held off until then. */
+static CUresult finish(struct allocation *a, bool unhold)
 {
 	CUresult sync = device_synchronize_context(a->context);
-	CUresult err = drop(a);
+	CUresult err = drop(a, unhold);
 
 	return forgive_exit(sync == CUDA_SUCCESS ? err : sync);
-}
-
-static void unhold(void)
-{
-	lock_take();
-	capture_unhold_locked();
-	lock_drop();
 }
 
 /* The settled allocation at `ptr`, or NULL. */
@@ -148,7 +144,6 @@ static CUresult release(CUdeviceptr ptr)
 {
 	enum release_way way = RELEASE_NATIVE;
 	struct allocation *a;
-	CUresult err;
 
 	lock_take();
 	a = find_settled_locked(ptr);
@@ -164,13 +159,11 @@ static CUresult release(CUdeviceptr ptr)
 	case RELEASE_DEFERRED:
 		return CUDA_SUCCESS;
 	case RELEASE_AT_ONCE:
-		return forgive_exit(drop(a));
+		return forgive_exit(drop(a, false));
 	case RELEASE_SYNCED:
 		break;
 	}
-	err = finish(a);
-	unhold();
-	return err;
+	return finish(a, true);
 }
 
 CUresult release_pointer(CUdeviceptr ptr)
@@ -197,13 +190,10 @@ void release_deferred(void)
 		deferred = NULL;
 	}
 	lock_drop();
-	if (!list)
-		return;
 	while ((a = list)) {
 		list = a->next;
-		finish(a);
+		finish(a, !list);
 	}
-	unhold();
 }
 
 /* ---- Resets ---------------------------------------------------------------------------------- */
@@ -239,7 +229,7 @@ static void release_all(const struct device *dev, CUcontext ctx)
 
 	while ((a = take_any(dev, ctx))) {
 		if (a->block)
-			drop(a);
+			drop(a, false);
 		else
 			free(a);
 	}
@@ -283,7 +273,9 @@ void release_device(CUdevice ordinal)
 	device_synchronize(dev);
 	release_all(dev, NULL);
 	unreserve_spans(dev);
+	hostpool_trim_device(dev, 0);
 	lock_take();
+	digest_unload_locked(dev);
 	dev->context_count = 0;
 	lock_drop();
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "hostpool.h"
 #include "lock.h"
 #include "region.h"
 #include "stayput.h"
@@ -69,7 +70,7 @@ static void add_region(struct text *t, const struct stayput_region_info *r)
 size_t snapshot_write(char *buf, size_t size)
 {
 	struct text t = {.buf = buf, .size = size};
-	size_t count;
+	size_t count, host, idle;
 	struct stayput_region_info *infos = copy_regions(&count);
 
 	add(&t, "{\"version\":\"%s\",\"pid\":%d,\"regions\":[", STAYPUT_VERSION,
@@ -78,7 +79,11 @@ size_t snapshot_write(char *buf, size_t size)
 		add(&t, "%s", i ? "," : "");
 		add_region(&t, &infos[i]);
 	}
-	add(&t, "]}");
+	lock_take();
+	host = hostpool_total_locked();
+	idle = hostpool_idle_locked();
+	lock_drop();
+	add(&t, "],\"host_bytes\":%zu,\"host_bytes_idle\":%zu}", host, idle);
 	free(infos);
 	return t.len;
 }

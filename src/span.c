@@ -12,15 +12,10 @@
 
 #include "block.h"
 #include "device.h"
+#include "extent.h"
 #include "real.h"
 
 static const size_t SPAN_MIN = (size_t)64 << 30;
-
-struct extent {
-	CUdeviceptr base;
-	size_t size;
-	struct extent *next;
-};
 
 static _Atomic(struct span *) all_spans;
 
@@ -77,30 +72,29 @@ static void publish(struct span *span)
 CUresult span_reserve(struct device *dev, size_t size, struct span **out)
 {
 	struct span *span = calloc(1, sizeof *span);
-	struct extent *whole = malloc(sizeof *whole);
 	CUresult err = CUDA_ERROR_OUT_OF_MEMORY;
 
-	if (!span || !whole)
-		goto free_records;
+	if (!span)
+		return err;
 	span->device = dev;
 	err = reserve_addresses(span, size);
 	if (err != CUDA_SUCCESS)
-		goto free_records;
+		goto free_record;
 	span->granule = map_granules(span);
-	if (!span->granule) {
-		err = CUDA_ERROR_OUT_OF_MEMORY;
+	err = CUDA_ERROR_OUT_OF_MEMORY;
+	if (!span->granule)
 		goto free_addresses;
-	}
-	*whole = (struct extent){.base = span->base, .size = span->size};
-	span->free = whole;
+	if (!extent_give(&span->free, span->base, span->size))
+		goto free_map;
 	publish(span);
 	*out = span;
 	return CUDA_SUCCESS;
 
+free_map:
+	munmap(span->granule, map_bytes(span));
 free_addresses:
 	driver()->cuMemAddressFree(span->base, span->size);
-free_records:
-	free(whole);
+free_record:
 	free(span);
 	return err;
 }
@@ -116,29 +110,10 @@ void span_unreserve(struct span *span)
 	driver()->cuMemAddressFree(span->base, size);
 }
 
-static CUdeviceptr take_from(struct span *span, size_t size)
-{
-	for (struct extent **at = &span->free; *at; at = &(*at)->next) {
-		struct extent *e = *at;
-		CUdeviceptr base = e->base;
-
-		if (e->size < size)
-			continue;
-		e->base += size;
-		e->size -= size;
-		if (e->size == 0) {
-			*at = e->next;
-			free(e);
-		}
-		return base;
-	}
-	return 0;
-}
-
 CUdeviceptr span_take_locked(struct span *spans, size_t size, struct span **span)
 {
 	for (struct span *s = spans; s; s = s->next) {
-		CUdeviceptr base = take_from(s, size);
+		CUdeviceptr base = extent_take(&s->free, size);
 
 		if (base) {
 			*span = s;
@@ -148,37 +123,9 @@ CUdeviceptr span_take_locked(struct span *spans, size_t size, struct span **span
 	return 0;
 }
 
-static void join_next(struct extent *e)
-{
-	struct extent *next = e->next;
-
-	if (next && e->base + e->size == next->base) {
-		e->size += next->size;
-		e->next = next->next;
-		free(next);
-	}
-}
-
 bool span_give_locked(struct span *span, CUdeviceptr base, size_t size)
 {
-	struct extent **at = &span->free, *before = NULL, *e;
-
-	while (*at && (*at)->base < base) {
-		before = *at;
-		at = &(*at)->next;
-	}
-	if (before && before->base + before->size == base) {
-		before->size += size;
-		join_next(before);
-		return true;
-	}
-	e = malloc(sizeof *e);
-	if (!e)
-		return false;
-	*e = (struct extent){.base = base, .size = size, .next = *at};
-	*at = e;
-	join_next(e);
-	return true;
+	return extent_give(&span->free, base, size);
 }
 
 bool span_empty_locked(const struct span *span)

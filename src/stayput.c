@@ -11,7 +11,6 @@
 #include "device.h"
 #include "error.h"
 #include "fork.h"
-#include "hostpool.h"
 #include "lifecycle.h"
 #include "lock.h"
 #include "region.h"
@@ -165,7 +164,7 @@ STAYPUT_API int stayput_host_trim(size_t keep_bytes)
 	int err = check_fork();
 
 	if (err == STAYPUT_OK)
-		hostpool_trim(keep_bytes);
+		backup_trim(keep_bytes);
 	errno = saved;
 	return err;
 }
@@ -176,11 +175,13 @@ STAYPUT_API const void *stayput_host_copy(const void *ptr, size_t size)
 	struct allocation *a;
 	CUdeviceptr address = (CUdeviceptr)ptr;
 
+	if (fork_is_child())
+		return NULL;
 	lock_take();
 	a = table_find_inside_locked(address);
-	if (a && a->block && a->block->state == STAYPUT_PAUSED && a->block->backup &&
-		size <= a->size - (address - a->base))
-		copy = (const char *)a->block->backup + (address - a->block->base);
+	if (a && a->block && a->block->state == STAYPUT_PAUSED &&
+		a->block->paused_as == STAYPUT_HOST && size <= a->size - (address - a->base))
+		copy = a->block->backup + (address - a->block->base);
 	lock_drop();
 	return copy;
 }

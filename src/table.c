@@ -21,14 +21,7 @@ static _Atomic size_t native_count;
 
 bool table_add_locked(struct allocation *a)
 {
-	struct allocation *stale = NULL;
-
 	a->hh.tbl = NULL;
-	/* Native memory can be freed by ways that do not come by here; its address is then
-	 * handed out again. */
-	HASH_FIND(hh, by_base, &a->base, sizeof a->base, stale);
-	if (stale)
-		return false;
 	HASH_ADD(hh, by_base, base, sizeof a->base, a);
 	if (!a->hh.tbl)
 		return false;

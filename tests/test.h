@@ -17,6 +17,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Where a failed CHECK tells: standard error, also when a test has caught that. */
+static int test_log = STDERR_FILENO;
+
 enum { TEST_SKIPPED = 77, TEST_SECONDS = 60 };
 
 struct test {
@@ -32,7 +35,7 @@ struct test {
 #define CHECK(cond)                                                                      \
 	do {                                                                             \
 		if (!(cond)) {                                                           \
-			fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__,      \
+			dprintf(test_log, "%s:%d: %s is false\n", __FILE__, __LINE__,    \
 				#cond);                                                  \
 			_exit(1);                                                        \
 		}                                                                        \
@@ -42,7 +45,7 @@ struct test {
 	do {                                                                             \
 		long long got_ = (long long)(got), want_ = (long long)(want);            \
 		if (got_ != want_) {                                                     \
-			fprintf(stderr,                                                  \
+			dprintf(test_log,                                                \
 				"%s:%d: %s is %lld (0x%llx), want %s = %lld (0x%llx)\n", \
 				__FILE__, __LINE__, #got, got_,                          \
 				(unsigned long long)got_, #want, want_,                  \
@@ -56,7 +59,7 @@ struct test {
 	do {                                                                             \
 		const char *text_ = (text), *part_ = (part);                             \
 		if (!strstr(text_, part_)) {                                             \
-			fprintf(stderr, "%s:%d: \"%s\" lacks \"%s\"\n", __FILE__,        \
+			dprintf(test_log, "%s:%d: \"%s\" lacks \"%s\"\n", __FILE__,      \
 				__LINE__, text_, part_);                                 \
 			_exit(1);                                                        \
 		}                                                                        \
@@ -64,7 +67,7 @@ struct test {
 
 #define SKIP(why)                                                                        \
 	do {                                                                             \
-		fprintf(stderr, "skipped: %s\n", why);                                   \
+		dprintf(test_log, "skipped: %s\n", why);                                 \
 		_exit(TEST_SKIPPED);                                                     \
 	} while (0)
 

@@ -55,6 +55,7 @@ void fake_progress_locked(void);
 /* Why no call can be served now: forked, exiting, not initialised; else success. */
 CUresult fake_phase(void);
 bool fake_exiting(void);
+bool fake_forked(void);
 
 /* What the driver keeps for one thread; made at first use, NULL only without memory. */
 struct thread {
@@ -118,6 +119,8 @@ struct CUctx_st *context_current(void);
 CUresult context_check_locked(struct CUctx_st *ctx);
 void context_lose_locked(struct CUctx_st *ctx, CUresult err);
 bool context_any_lost(void);
+/* Every context there was, by its `next`. */
+struct CUctx_st *context_first_locked(void);
 
 /* ---- index.c: things sorted by address ---- */
 
@@ -227,9 +230,13 @@ bool space_unpin_locked(const struct window *w);
 /* The whole range could be reached now. */
 bool space_allows_locked(CUdeviceptr at, size_t size, const struct access *access);
 
+/* ---- vmm.c ---- */
+
+/* Handles held, counted as often as they are. */
+size_t vmm_handles_locked(void);
+
 /* ---- native.c ---- */
 
-CUresult native_allocate(size_t size, struct range **made);
 CUresult native_place_locked(
 	struct CUctx_st *ctx, size_t size, enum range_kind kind, struct range **made);
 void native_remove_locked(struct range *range);
@@ -338,8 +345,10 @@ struct CUstream_st {
 
 /* NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD included, in the current context. */
 CUresult stream_resolve_locked(CUstream handle, struct CUstream_st **stream);
-/* Hands in work, or adds it to the capture. With `waits` returns when it is done. */
+/* Hands in work, or adds it to the capture; what `op` holds is no longer the caller's.
+ * With `waits` returns when it is done. */
 CUresult stream_enqueue(CUstream handle, struct op *op, bool waits);
+bool stream_captures(CUstream handle);
 /* Queues work, with one more thing to wait for if after is not NULL. */
 CUresult stream_queue_locked(struct CUstream_st *stream, const struct op *op,
 	struct CUstream_st *after, uint64_t after_item);
@@ -371,7 +380,6 @@ struct capture {
 	CUstreamCaptureMode mode;
 	CUgraph graph;
 	bool owns_graph, is_invalid;
-	unsigned refs; /* by events recorded in it */
 	unsigned long long id;
 };
 
@@ -385,7 +393,8 @@ CUresult capture_allow_legacy_locked(const struct CUctx_st *ctx);
 CUresult capture_add_locked(struct CUstream_st *stream, const struct op *op);
 void capture_invalidate_locked(struct capture *capture);
 void capture_abandon_locked(struct CUstream_st *stream);
-bool capture_is_known_locked(const struct capture *capture);
+/* NULL when it has ended. */
+struct capture *capture_find_locked(unsigned long long id);
 
 /* ---- graph.c ---- */
 

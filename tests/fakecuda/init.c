@@ -115,6 +115,11 @@ bool fake_exiting(void)
 	return is_exiting;
 }
 
+bool fake_forked(void)
+{
+	return is_forked;
+}
+
 static void after_fork_in_child(void)
 {
 	is_forked = true;

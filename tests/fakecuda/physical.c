@@ -125,7 +125,8 @@ void physical_settle_locked(struct physical *phys)
 	if (phys->handle_refs || phys->map_refs)
 		return;
 	uncharge(phys);
-	forget_shared(phys);
+	if (phys->fd >= 0)
+		forget_shared(phys);
 	if (phys->pins)
 		return;
 	munmap(phys->bytes, phys->size);

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All devices at once. Each finds out what changed and copies it, batch by batch, while
+ * host memory is still being got. From when the last device has its host memory, nothing
+ * that a pause can run out of is missing, and batches are unmapped once they are copied.
+ */
+#include "pause.h"
+
+#include <stdatomic.h>
+
+#include "block.h"
+#include "capture.h"
+#include "clock.h"
+#include "config.h"
+#include "device.h"
+#include "error.h"
+#include "hostpool.h"
+#include "lock.h"
+#include "log.h"
+#include "operation.h"
+#include "region.h"
+#include "work.h"
+
+enum { OTHERS_AT_ONCE = 8 };
+
+static int check_supported(const struct operation *op)
+{
+	for (size_t i = 0; i < op->region_count; i++)
+		if (op->regions[i]->unsupported)
+			return error_set(STAYPUT_ERR_UNSUPPORTED,
+				"region %s is native memory: its device has no virtual "
+				"memory management",
+				op->regions[i]->tag);
+	return STAYPUT_OK;
+}
+
+/* ---- Waiting for work in flight ----------------------------------------------------------- */
+
+static int synchronize(struct work *w)
+{
+	double start = clock_now();
+	CUresult err = device_synchronize(w->device);
+
+	clock_add(&w->report.seconds_sync, start);
+	return err == CUDA_SUCCESS
+		       ? STAYPUT_OK
+		       : error_driver("cuCtxSynchronize", err,
+				 "while waiting for work in flight; nothing was paused");
+}
+
+static int synchronize_all(struct operation *op)
+{
+	bool held;
+	int err;
+
+	lock_take();
+	held = capture_hold_locked();
+	lock_drop();
+	if (!held)
+		return error_set(STAYPUT_ERR_BUSY, "a stream capture is in progress");
+	err = work_run_all(op, synchronize);
+	lock_take();
+	capture_unhold_locked();
+	lock_drop();
+	return err;
+}
+
+/* ---- Host memory --------------------------------------------------------------------------- */
+
+static void unplace_all(struct operation *op, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		backup_unplace(&op->works[i].job);
+}
+
+static int place_all(struct operation *op)
+{
+	size_t fresh = 0;
+
+	for (size_t i = 0; i < op->work_count; i++) {
+		struct work *w = &op->works[i];
+		int err;
+
+		w->job = (struct backup_job){.device = w->device,
+			.blocks = w->blocks,
+			.count = w->host_count,
+			.secured = true};
+		err = w->host_count ? backup_place(&w->job, &fresh) : STAYPUT_OK;
+		if (err != STAYPUT_OK) {
+			unplace_all(op, i);
+			return err;
+		}
+	}
+	if (hostpool_has_room(fresh))
+		return STAYPUT_OK;
+	unplace_all(op, op->work_count);
+	return STAYPUT_ERR_HOST_MEMORY;
+}
+
+/* Backups of active memory are only there to save copies: they go when room is short. */
+static int find_room(struct operation *op)
+{
+	int err = place_all(op);
+
+	if (err == STAYPUT_OK)
+		return err;
+	backup_trim(0);
+	return place_all(op);
+}
+
+/* ---- Releasing ----------------------------------------------------------------------------- */
+
+/* Unmaps and releases blocks [first, end). What cannot be unmapped stays as it is. */
+static CUresult release_blocks(struct work *w, size_t first, size_t end)
+{
+	double start = clock_now();
+	size_t done;
+	CUresult err = block_unmap_all(w->blocks + first, end - first, &done);
+
+	for (size_t i = first; i < first + done; i++)
+		w->report.bytes_released += w->blocks[i]->size;
+	clock_add(&w->report.seconds_unmap, start);
+	return err;
+}
+
+static int say_partly(const struct work *w, const char *call, CUresult err)
+{
+	size_t paused = 0;
+
+	for (size_t i = 0; i < w->count; i++)
+		paused += !w->blocks[i]->mapped;
+	return error_set(STAYPUT_ERR_DRIVER,
+		"%s failed with %s (%d) on device %d: %zu blocks are paused with good "
+		"backups, %zu are active still",
+		call, error_cuda_name(err), (int)err, w->device->ordinal, paused,
+		w->count - paused);
+}
+
+/* What has been copied, and with it a few of those that need no copy: little enough that
+ * the copies in flight do not run out meanwhile. `all`: everything. */
+static int release_some(struct work *w, bool all)
+{
+	const char *call = "copying to the host";
+	size_t other = w->host_count + w->released, left = w->count - other;
+	size_t first = 0, end = 0;
+	CUresult err = CUDA_SUCCESS;
+
+	w->releasing = true;
+	if (w->host_count)
+		err = backup_take_ended(&w->job, all, &first, &end);
+	if (first < end) {
+		CUresult unmapped = release_blocks(w, first, end);
+
+		call = err == CUDA_SUCCESS ? "cuMemUnmap" : call;
+		err = err == CUDA_SUCCESS ? unmapped : err;
+	}
+	if (err == CUDA_SUCCESS && left > 0) {
+		size_t n = all || left < OTHERS_AT_ONCE ? left : OTHERS_AT_ONCE;
+
+		call = "cuMemUnmap";
+		err = release_blocks(w, other, other + n);
+		w->released += n;
+	}
+	return err == CUDA_SUCCESS ? STAYPUT_OK : say_partly(w, call, err);
+}
+
+/* Memory that somebody else holds a handle to is not free yet. What others allocate at
+ * that moment looks the same: it is no news while it is little, or the second time. */
+static void tell_held(const struct work *w)
+{
+	static _Atomic bool told;
+	const struct stayput_device_report *r = &w->report;
+
+	if (r->bytes_released_driver >= r->bytes_released - r->bytes_released / 8)
+		return;
+	log_line(atomic_exchange(&told, true) ? LOG_INFO : LOG_WARN,
+		"device %d: %llu bytes were released, but its free memory grew by %llu: "
+		"another process allocated meanwhile, or somebody holds a handle to the "
+		"memory (cuMemRetainAllocationHandle, an import)",
+		r->device, (unsigned long long)r->bytes_released,
+		(unsigned long long)r->bytes_released_driver);
+}
+
+/* ---- One device ---------------------------------------------------------------------------- */
+
+static void mark_secured(struct work *w)
+{
+	lock_take();
+	if (!w->secured)
+		w->operation->secured++;
+	w->secured = true;
+	lock_notify();
+	lock_drop();
+}
+
+/* Every device has all that its part needs, and none has failed: unmapping may begin, and
+ * once it has begun here it goes on. */
+static bool may_release(struct work *w, bool wait)
+{
+	struct operation *op = w->operation;
+	bool may;
+
+	if (w->releasing)
+		return true;
+	lock_take();
+	while (wait && op->secured < op->work_count && !op->failed)
+		lock_wait();
+	may = op->secured == op->work_count && !op->failed;
+	lock_drop();
+	return may;
+}
+
+static int save(struct work *w)
+{
+	int err = backup_open(&w->job);
+
+	while (err == STAYPUT_OK && w->job.begun < w->host_count) {
+		err = backup_begin(&w->job);
+		if (err == STAYPUT_OK)
+			err = backup_secure(&w->job, false);
+		if (err == STAYPUT_OK && w->job.secured)
+			mark_secured(w);
+		if (err == STAYPUT_OK && may_release(w, false))
+			err = release_some(w, false);
+	}
+	return err == STAYPUT_OK ? backup_secure(&w->job, true) : err;
+}
+
+static int save_and_release(struct work *w)
+{
+	double start = clock_now();
+	int err = w->host_count ? save(w) : STAYPUT_OK;
+
+	if (err == STAYPUT_OK)
+		mark_secured(w);
+	if (err == STAYPUT_OK && may_release(w, true))
+		err = release_some(w, true);
+	if (err != STAYPUT_OK)
+		operation_fail(w->operation);
+	if (w->host_count)
+		clock_add(&w->report.seconds_copy, start);
+	backup_close(&w->job);
+	return err;
+}
+
+static void add_job_report(struct work *w)
+{
+	w->report.bytes_copied = w->job.bytes_copied;
+	w->report.bytes_unchanged = w->job.bytes_unchanged;
+	w->report.seconds_pin = w->job.seconds_pin;
+	w->report.seconds_digest = w->job.seconds_digest;
+}
+
+static int pause_work(struct work *w)
+{
+	size_t before, after;
+	int err = work_enter(w);
+
+	if (err != STAYPUT_OK) {
+		operation_fail(w->operation);
+		backup_close(&w->job);
+		return err;
+	}
+	before = device_free_memory();
+	err = save_and_release(w);
+	after = device_free_memory();
+	device_leave();
+	w->report.bytes_released_driver = after > before ? after - before : 0;
+	add_job_report(w);
+	tell_held(w);
+	return err;
+}
+
+/* ---- All devices --------------------------------------------------------------------------- */
+
+static int fill_all(struct operation *op)
+{
+	size_t threads = config()->threads / op->work_count;
+	int err = STAYPUT_OK;
+
+	for (size_t i = 0; i < op->work_count && err == STAYPUT_OK; i++)
+		err = backup_fill(&op->works[i].job, threads ? threads : 1);
+	if (err == STAYPUT_OK)
+		return err;
+	for (size_t i = 0; i < op->work_count; i++)
+		backup_close(&op->works[i].job);
+	return err;
+}
+
+int pause_run(struct operation *op)
+{
+	int err = check_supported(op);
+
+	if (err != STAYPUT_OK)
+		return err;
+	if (!operation_collect(op, STAYPUT_ACTIVE))
+		return operation_no_memory();
+	if (op->work_count == 0)
+		return STAYPUT_OK;
+	err = synchronize_all(op);
+	if (err == STAYPUT_OK)
+		err = find_room(op);
+	if (err == STAYPUT_OK)
+		err = fill_all(op);
+	if (err == STAYPUT_OK)
+		err = work_run_all(op, pause_work);
+	if (err == STAYPUT_OK && op->failed)
+		err = error_set(STAYPUT_ERR_HOST_MEMORY,
+			"no thread could be started for each of %zu devices; nothing was "
+			"paused",
+			op->work_count);
+	return err;
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * On all devices at once, each batch by batch: memory is created and mapped ahead of the
+ * copies that fill it. Backups stay until every device has made it, so that whatever fails
+ * can be taken back.
+ */
+#include "resume.h"
+
+#include <time.h>
+
+#include "block.h"
+#include "clock.h"
+#include "config.h"
+#include "device.h"
+#include "error.h"
+#include "nvml.h"
+#include "operation.h"
+#include "real.h"
+#include "region.h"
+#include "work.h"
+
+enum {
+	RETRY_MS = 20,
+	BATCH_BLOCKS = 32,
+	BATCH_BYTES = 64 << 20,
+};
+
+static uint64_t sum_sizes(struct block *const *blocks, size_t count)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < count; i++)
+		bytes += blocks[i]->size;
+	return bytes;
+}
+
+/* ---- One batch ----------------------------------------------------------------------------- */
+
+/* What a batch got is given back. */
+static void unmap(struct block *const *blocks, size_t mapped, size_t created)
+{
+	size_t done;
+
+	block_unmap_all(blocks, mapped, &done);
+	block_release_all(blocks + mapped, created - mapped);
+}
+
+/* Memory for blocks [first, first + count), mapped and accessible; or none of it. */
+static CUresult map_batch(struct work *w, size_t first, size_t count, const char **call)
+{
+	struct block *const *blocks = w->blocks + first;
+	double start = clock_now();
+	size_t created, mapped = 0;
+	CUresult err = block_create_all(blocks, count, &created);
+
+	*call = "cuMemCreate";
+	clock_add(&w->report.seconds_create, start);
+	start = clock_now();
+	if (err == CUDA_SUCCESS) {
+		*call = "cuMemMap";
+		err = block_map_all(blocks, count, &mapped);
+	}
+	if (err == CUDA_SUCCESS) {
+		*call = "cuMemSetAccess";
+		err = block_access_all(blocks, count);
+	}
+	clock_add(&w->report.seconds_map, start);
+	if (err != CUDA_SUCCESS)
+		unmap(blocks, mapped, created);
+	return err;
+}
+
+static CUresult zero_batch(struct work *w, size_t first, size_t count)
+{
+	CUresult err = CUDA_SUCCESS;
+
+	for (size_t i = first; i < first + count && err == CUDA_SUCCESS; i++) {
+		struct block *b = w->blocks[i];
+
+		if (b->paused_as != STAYPUT_ZERO)
+			continue;
+		err = driver()->cuMemsetD8Async(
+			b->base, 0, b->size, w->job.transfer.stream);
+		w->report.bytes_zeroed += b->size;
+	}
+	return err;
+}
+
+/* Contents for a batch: begun, not waited for. */
+static CUresult fill_batch(struct work *w, size_t first, size_t count, const char **call)
+{
+	size_t end = first + count;
+	size_t host_end = end < w->host_count ? end : w->host_count;
+	CUresult err = CUDA_SUCCESS;
+
+	*call = "copying from the host";
+	if (first < host_end)
+		err = backup_restore(&w->job, first, host_end - first);
+	if (err == CUDA_SUCCESS && host_end < end)
+		err = zero_batch(w, host_end > first ? host_end : first,
+			end - (host_end > first ? host_end : first));
+	return err;
+}
+
+static size_t batch_size(const struct work *w, size_t first)
+{
+	size_t bytes = 0, n = 0;
+
+	while (first + n < w->count && n < BATCH_BLOCKS && bytes < BATCH_BYTES)
+		bytes += w->blocks[first + n++]->size;
+	return n;
+}
+
+/* ---- One device ---------------------------------------------------------------------------- */
+
+/* Ends the copies, then takes all memory away again. */
+static void take_back(struct work *w, size_t count)
+{
+	transfer_close(&w->job.transfer);
+	unmap(w->blocks, count, count);
+	w->report.bytes_restored = 0;
+}
+
+/* All blocks once: on an error what was got is given back. */
+static CUresult try_to_map(struct work *w, const char **call)
+{
+	CUresult err;
+	size_t first, n;
+
+	*call = "cuStreamCreate";
+	err = transfer_open(&w->job.transfer);
+	for (first = 0; first < w->count && err == CUDA_SUCCESS; first += n) {
+		n = batch_size(w, first);
+		err = map_batch(w, first, n, call);
+		if (err != CUDA_SUCCESS)
+			break;
+		err = fill_batch(w, first, n, call);
+		if (err == CUDA_SUCCESS)
+			err = transfer_mark(&w->job.transfer);
+	}
+	if (err != CUDA_SUCCESS)
+		take_back(w, first);
+	return err;
+}
+
+/* Others may be letting go of the memory only now. Nothing is held while waiting: two
+ * that hold half and wait for the other half would wait for ever. */
+static CUresult map_until(struct work *w, const char **call)
+{
+	const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000};
+	uint64_t need = sum_sizes(w->blocks, w->count);
+
+	for (;;) {
+		CUresult err = CUDA_ERROR_OUT_OF_MEMORY;
+
+		*call = "cuMemCreate";
+		if (device_free_memory() >= need)
+			err = try_to_map(w, call);
+		if (err != CUDA_ERROR_OUT_OF_MEMORY || clock_now() >= w->deadline)
+			return err;
+		nanosleep(&pause, NULL);
+	}
+}
+
+static int say_out_of_memory(const struct work *w)
+{
+	char holders[512];
+
+	nvml_holders(w->device->ordinal, holders, sizeof holders);
+	return error_set(STAYPUT_ERR_DEVICE_MEMORY,
+		"resuming region %s needs %llu bytes on device %d and %zu are free%s; all "
+		"is paused still and the call can be repeated",
+		w->blocks[0]->space->region->tag,
+		(unsigned long long)sum_sizes(w->blocks, w->count), w->device->ordinal,
+		device_free_memory(), holders);
+}
+
+static int say_failed(const struct work *w, const char *call, CUresult err)
+{
+	if (err == CUDA_ERROR_OUT_OF_MEMORY)
+		return say_out_of_memory(w);
+	return error_driver(call, err, "; all is paused still, backups are good");
+}
+
+static int bring_back(struct work *w)
+{
+	const char *call = "cuMemCreate";
+	CUresult result;
+	int err = work_enter(w);
+
+	if (err != STAYPUT_OK)
+		return err;
+	result = map_until(w, &call);
+	if (result == CUDA_SUCCESS)
+		w->report.bytes_restored = sum_sizes(w->blocks, w->count);
+	else
+		err = say_failed(w, call, result);
+	device_leave();
+	return err;
+}
+
+static int wait_for_contents(struct work *w)
+{
+	double start = clock_now();
+	int err = work_enter(w);
+	CUresult result;
+
+	if (err != STAYPUT_OK)
+		return err;
+	result = transfer_close(&w->job.transfer);
+	clock_add(&w->report.seconds_copy, start);
+	w->report.bytes_copied = w->job.bytes_copied;
+	if (result != CUDA_SUCCESS)
+		err = say_failed(w, "copying from the host", result);
+	start = clock_now();
+	if (err == STAYPUT_OK && config()->verify && w->host_count > 0)
+		err = backup_verify(&w->job);
+	clock_add(&w->report.seconds_digest, start);
+	device_leave();
+	return err;
+}
+
+/* ---- All devices --------------------------------------------------------------------------- */
+
+static int take_back_if_mapped(struct work *w)
+{
+	if (w->report.bytes_restored > 0 && device_enter(w->device) == CUDA_SUCCESS) {
+		take_back(w, w->count);
+		device_leave();
+	}
+	return STAYPUT_OK;
+}
+
+int resume_run(struct operation *op, double deadline)
+{
+	char sentence[WORK_SENTENCE];
+	int err;
+
+	if (!operation_collect(op, STAYPUT_PAUSED))
+		return operation_no_memory();
+	for (size_t i = 0; i < op->work_count; i++) {
+		struct work *w = &op->works[i];
+
+		w->deadline = deadline;
+		w->job = (struct backup_job){.device = w->device,
+			.blocks = w->blocks,
+			.count = w->host_count};
+	}
+	err = work_run_all(op, bring_back);
+	if (err == STAYPUT_OK)
+		err = work_run_all(op, wait_for_contents);
+	if (err == STAYPUT_OK)
+		return STAYPUT_OK;
+	error_save(sentence, sizeof sentence);
+	work_run_all(op, take_back_if_mapped);
+	return error_set(err, "%s", sentence);
+}

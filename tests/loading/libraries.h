@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the libraries here export, each from the .c of that name. */
+#ifndef LIBRARIES_H
+#define LIBRARIES_H
+
+#include <cuda_runtime_api.h>
+
+cudaError_t consumer_malloc(void **ptr, size_t size);
+cudaError_t consumer_free(void *ptr);
+
+/* Major version of the runtime that it is linked to. */
+int consumer_runtime(void);
+
+/* The last error that this runtime noted, which is then forgotten. It is how to see whose
+ * cudaMalloc() was called: each runtime notes its own failures alone. */
+cudaError_t consumer_last_error(void);
+
+cudaError_t outer_malloc(void **ptr, size_t size);
+cudaError_t outer_free(void *ptr);
+
+/* What the constructor allocated, or NULL. */
+void *early_memory(void);
+
+/* The program's own, if it has one: called by the constructor before it allocates. */
+void early_hold(void);
+
+/* How the destructor ends the process when it was given something: with the driver gone
+ * and all freed, else with what was wrong. */
+enum { LATE_FREED = 40, LATE_FAILED = 41, LATE_TOO_EARLY = 42 };
+
+void late_keep(void *ptr);
+
+/* How many calls have come by. */
+int shim_mallocs(void);
+int shim_frees(void);
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reader of the environment, without a process around it. */
+#include "config.h"
+#include "log.h"
+#include "test.h"
+
+static const char *wanted_name, *wanted_value;
+
+static const char *only_one(const char *name)
+{
+	return strcmp(name, wanted_name) == 0 ? wanted_value : NULL;
+}
+
+static struct config read_one(const char *name, const char *value, char complaints[1024])
+{
+	struct config c;
+
+	wanted_name = name;
+	wanted_value = value;
+	config_read(&c, only_one, complaints, 1024);
+	return c;
+}
+
+static void nothing_set_is_the_documented_default(void)
+{
+	char complaints[1024];
+	struct config c = read_one("NOTHING", "", complaints);
+
+	CHECK(!c.rules);
+	CHECK_EQ(strlen(c.default_tag), 0);
+	CHECK_EQ(c.resume_wait_ms, 0);
+	CHECK_EQ(c.log_level, LOG_WARN);
+	CHECK(!c.log_file);
+	CHECK_EQ(strlen(complaints), 0);
+}
+
+static void regions_are_read_in_order(void)
+{
+	char complaints[1024];
+	struct config c =
+		read_one("STAYPUT_REGIONS", "kv_cache=discard,w:1=host,plain,*=keep", complaints);
+
+	CHECK_EQ(strlen(complaints), 0);
+	CHECK_EQ(c.rule_count, 4);
+	CHECK_EQ(strcmp(c.rules[0].tag, "kv_cache"), 0);
+	CHECK_EQ(c.rules[0].policy, STAYPUT_DISCARD);
+	CHECK_EQ(strcmp(c.rules[1].tag, "w:1"), 0);
+	CHECK_EQ(c.rules[1].policy, STAYPUT_HOST);
+	CHECK_EQ(c.rules[2].policy, STAYPUT_POLICY_DEFAULT);
+	CHECK_EQ(strcmp(c.rules[3].tag, "*"), 0);
+	CHECK_EQ(c.rules[3].policy, STAYPUT_KEEP);
+}
+
+static void malformed_regions_are_told_and_count_as_unset(void)
+{
+	static const char *const bad[] = {"=host", ",", "a=host,", "a=", "a=Host", "a==host",
+		"a b=host", "a/b", "**=host", "kv*=host", "a=host;b=host", " a=host",
+		"0123456789012345678901234567890123456789012345678901234567890123=host"};
+	char complaints[1024];
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct config c = read_one("STAYPUT_REGIONS", bad[i], complaints);
+
+		CHECK(!c.rules);
+		CHECK_HAS(complaints, "STAYPUT_REGIONS: ");
+		CHECK_HAS(complaints, "allowed are");
+	}
+}
+
+static void waits_are_seconds_with_a_point(void)
+{
+	char complaints[1024];
+
+	CHECK_EQ(read_one("STAYPUT_RESUME_WAIT", "30", complaints).resume_wait_ms, 30000);
+	CHECK_EQ(read_one("STAYPUT_RESUME_WAIT", "0.25", complaints).resume_wait_ms, 250);
+	CHECK_EQ(read_one("STAYPUT_RESUME_WAIT", "1.2345", complaints).resume_wait_ms, 1234);
+	CHECK_EQ(read_one("STAYPUT_RESUME_WAIT", "86400", complaints).resume_wait_ms, 86400000);
+	CHECK_EQ(strlen(complaints), 0);
+}
+
+static void malformed_values_are_told_and_the_default_holds(void)
+{
+	static const struct {
+		const char *name, *value;
+	} bad[] = {
+		{"STAYPUT_RESUME_WAIT", "-1"},
+		{"STAYPUT_RESUME_WAIT", "soon"},
+		{"STAYPUT_RESUME_WAIT", "1,5"},
+		{"STAYPUT_RESUME_WAIT", ".5"},
+		{"STAYPUT_RESUME_WAIT", "1s"},
+		{"STAYPUT_RESUME_WAIT", "86400.001"},
+		{"STAYPUT_RESUME_WAIT", "99999999999999999999999999"},
+		{"STAYPUT_LOG", "2"},
+		{"STAYPUT_LOG", "WARN"},
+		{"STAYPUT_LOG", "warning"},
+		{"STAYPUT_DEFAULT", "*"},
+		{"STAYPUT_DEFAULT", "a,b"},
+	};
+	char complaints[1024];
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct config c = read_one(bad[i].name, bad[i].value, complaints);
+
+		CHECK_EQ(c.resume_wait_ms, 0);
+		CHECK_EQ(c.log_level, LOG_WARN);
+		CHECK_EQ(strlen(c.default_tag), 0);
+		CHECK_HAS(complaints, bad[i].name);
+		CHECK_HAS(complaints, bad[i].value);
+		CHECK_HAS(complaints, "using");
+	}
+}
+
+static void a_complaint_too_long_for_its_buffer_is_cut(void)
+{
+	char complaints[1024], huge[3000];
+
+	memset(huge, '=', sizeof huge - 1);
+	huge[sizeof huge - 1] = '\0';
+	CHECK(!read_one("STAYPUT_REGIONS", huge, complaints).rules);
+	CHECK(strlen(complaints) < 500);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test tests[] = {
+		TEST(nothing_set_is_the_documented_default),
+		TEST(regions_are_read_in_order),
+		TEST(malformed_regions_are_told_and_count_as_unset),
+		TEST(waits_are_seconds_with_a_point),
+		TEST(malformed_values_are_told_and_the_default_holds),
+		TEST(a_complaint_too_long_for_its_buffer_is_cut),
+	};
+
+	return test_main(tests, sizeof tests / sizeof *tests, argc, argv);
+}

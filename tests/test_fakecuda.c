@@ -1,0 +1,671 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fake driver behaves as the measured one does: each test is one fact. Tests of the
+ * runtimes and of what processes share are in fakecuda/cases_runtime.c.
+ */
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdint.h>
+
+#include "fakecuda/cases.h"
+
+/* ---- Virtual memory management ---- */
+
+static void granularity_is_two_mib(void)
+{
+	size_t minimum, recommended;
+
+	cases_start();
+	CHECK_EQ(cuMemGetAllocationGranularity(&minimum, &cases_prop, 0), 0);
+	CHECK_EQ(cuMemGetAllocationGranularity(&recommended, &cases_prop, 1), 0);
+	CHECK_EQ(minimum, MIB2);
+	CHECK_EQ(recommended, MIB2);
+}
+
+static void a_handle_maps_only_whole(void)
+{
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+
+	cases_start();
+	CHECK_EQ(cuMemAddressReserve(&at, 4 * MIB2, 0, 0, 0), 0);
+	CHECK_EQ(cuMemCreate(&handle, 2 * MIB2, &cases_prop, 0), 0);
+	CHECK_EQ(cuMemMap(at, MIB2, MIB2, handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+	CHECK_EQ(cuMemMap(at, MIB2, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemMap(at + 3 * MIB2, 2 * MIB2, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemMap(at, 2 * MIB2, 0, handle, 0), 0);
+	CHECK_EQ(cuMemMap(at + MIB2, 2 * MIB2, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void ranges_are_whole_adjacent_mappings(void)
+{
+	CUdeviceptr at;
+
+	cases_start();
+	at = cases_reserve(8 * MIB2);
+	cases_map(at, 2 * MIB2, 0);
+	cases_map(at + 2 * MIB2, MIB2, 0);
+	cases_map(at + 4 * MIB2, MIB2, 0);
+	CHECK_EQ(cases_access(at, 3 * MIB2, 0), 0);
+	CHECK_EQ(cases_access(at, MIB2, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cases_access(at, 5 * MIB2, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemUnmap(at, MIB2), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemUnmap(at + MIB2, MIB2), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemUnmap(at, 5 * MIB2), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemUnmap(at, 3 * MIB2), 0);
+	CHECK_EQ(cuMemAddressFree(at, 8 * MIB2), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemUnmap(at + 4 * MIB2, MIB2), 0);
+	CHECK_EQ(cuMemAddressFree(at, 4 * MIB2), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemAddressFree(at, 8 * MIB2), 0);
+	CHECK_EQ(cases_report().reservations, 0);
+	CHECK_EQ(cases_report().bytes_used[0], 0);
+}
+
+static void sizes_that_are_no_multiple_are_refused(void)
+{
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+
+	cases_start();
+	CHECK_EQ(cuMemCreate(&handle, MIB2 + 4096, &cases_prop, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemCreate(&handle, 0, &cases_prop, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemAddressReserve(&at, MIB2 / 2, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void memory_lives_as_long_as_handle_or_mapping(void)
+{
+	CUmemGenericAllocationHandle handle, again;
+	CUdeviceptr at;
+
+	cases_start();
+	at = cases_reserve(MIB2);
+	CHECK_EQ(cuMemCreate(&handle, MIB2, &cases_prop, 0), 0);
+	CHECK_EQ(cuMemMap(at, MIB2, 0, handle, 0), 0);
+	CHECK_EQ(cuMemRelease(handle), 0);
+	CHECK_EQ(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemRetainAllocationHandle(&again, (void *)at), 0);
+	CHECK_EQ(again, handle);
+	CHECK_EQ(cuMemUnmap(at, MIB2), 0);
+	CHECK_EQ(cases_report().bytes_used[0], MIB2);
+	CHECK_EQ(cuMemRelease(again), 0);
+	CHECK_EQ(cases_report().bytes_used[0], 0);
+}
+
+static void memory_is_inaccessible_until_access_is_set(void)
+{
+	CUmemAccessDesc read_only = cases_desc(0);
+	CUdeviceptr at;
+	char byte = 7;
+
+	cases_start();
+	at = cases_reserve(MIB2);
+	cases_map(at, MIB2, 0);
+	CHECK_EQ(cuMemcpyHtoD(at, &byte, 1), CUDA_ERROR_INVALID_VALUE);
+	read_only.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+	CHECK_EQ(cuMemSetAccess(at, MIB2, &read_only, 1), 0);
+	CHECK_EQ(cuMemcpyDtoH(&byte, at, 1), 0);
+	CHECK_EQ(cuMemcpyHtoD(at, &byte, 1), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cases_access(at, MIB2, 0), 0);
+	CHECK_EQ(cuMemcpyHtoD(at, &byte, 1), 0);
+}
+
+static void fresh_memory_is_poison(void)
+{
+	unsigned char bytes[4] = {0};
+	CUdeviceptr at;
+
+	cases_start();
+	at = cases_allocate(MIB2);
+	CHECK_EQ(cuMemcpyDtoH(bytes, at + MIB2 - 4, 4), 0);
+	CHECK_EQ(bytes[0], 0xa5);
+	CHECK_EQ(bytes[3], 0xa5);
+}
+
+static void fresh_memory_is_zero_without_poison(void)
+{
+	unsigned char byte = 1;
+
+	setenv("FAKECUDA_POISON", "0", 1);
+	cases_start();
+	CHECK_EQ(cuMemcpyDtoH(&byte, cases_allocate(MIB2), 1), 0);
+	CHECK_EQ(byte, 0);
+}
+
+static void the_host_cannot_touch_device_memory(void)
+{
+	pid_t pid;
+	int status;
+
+	pid = fork();
+	if (pid == 0) {
+		cases_start();
+		*(volatile char *)cases_allocate(MIB2) = 1;
+		_exit(0);
+	}
+	waitpid(pid, &status, 0);
+	/* A sanitizer ends the process in its own way. */
+	CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
+}
+
+static void handle_types_are_checked_at_create(void)
+{
+	CUmemAllocationProp prop = cases_prop;
+	CUmemGenericAllocationHandle handle;
+	int fd;
+
+	cases_start();
+	prop.requestedHandleTypes = (CUmemAllocationHandleType)8;
+	CHECK_EQ(cuMemCreate(&handle, MIB2, &prop, 0), CUDA_ERROR_NOT_PERMITTED);
+	prop.requestedHandleTypes = (CUmemAllocationHandleType)(8 | 1);
+	CHECK_EQ(cuMemCreate(&handle, MIB2, &prop, 0), CUDA_ERROR_NOT_PERMITTED);
+	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	prop.allocFlags.gpuDirectRDMACapable = 1;
+	CHECK_EQ(cuMemCreate(&handle, MIB2, &prop, 0), 0);
+	CHECK_EQ(cuMemExportToShareableHandle(&fd, handle, prop.requestedHandleTypes, 0), 0);
+	prop.requestedHandleTypes = 0;
+	CHECK_EQ(cuMemCreate(&handle, MIB2, &prop, 0), 0);
+	CHECK_EQ(cuMemExportToShareableHandle(
+			 &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+		CUDA_ERROR_INVALID_VALUE);
+}
+
+static void a_driver_may_lack_vmm(void)
+{
+	CUmemGenericAllocationHandle handle;
+	int supported;
+
+	setenv("FAKECUDA_VMM", "0", 1);
+	cases_start();
+	CHECK_EQ(cuDeviceGetAttribute(&supported, (CUdevice_attribute)102, 0), 0);
+	CHECK_EQ(supported, 0);
+	CHECK_EQ(cuMemCreate(&handle, MIB2, &cases_prop, 0), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+static void the_budget_is_kept(void)
+{
+	CUmemGenericAllocationHandle handle;
+	size_t free_bytes, total;
+	CUdeviceptr at;
+
+	setenv("FAKECUDA_MEMORY", "8MiB", 1);
+	cases_start();
+	at = cases_allocate(3 * MIB2);
+	CHECK_EQ(cuMemCreate(&handle, 2 * MIB2, &cases_prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQ(cuMemGetInfo(&free_bytes, &total), 0);
+	CHECK_EQ(free_bytes, MIB2);
+	CHECK_EQ(total, 4 * MIB2);
+	fakecuda_budget(0, 5 * MIB2);
+	CHECK_EQ(cuMemCreate(&handle, 2 * MIB2, &cases_prop, 0), 0);
+	CHECK_EQ(cuMemUnmap(at, 3 * MIB2), 0);
+	CHECK_EQ(cuMemRelease(handle), 0);
+	CHECK_EQ(cuMemGetInfo(&free_bytes, &total), 0);
+	CHECK_EQ(free_bytes, total);
+}
+
+/* ---- Native memory and pointers ---- */
+
+static void small_allocations_share_a_granule(void)
+{
+	CUdeviceptr at[64];
+
+	cases_start();
+	for (int i = 0; i < 64; i++)
+		CHECK_EQ(cuMemAlloc(&at[i], 256), 0);
+	CHECK_EQ(cases_report().bytes_used[0], MIB2);
+	CHECK_EQ(cases_report().native_allocs, 64);
+	for (int i = 0; i < 64; i++)
+		CHECK_EQ(cuMemFree(at[i]), 0);
+	CHECK_EQ(cases_report().bytes_used[0], 0);
+}
+
+static void native_frees_know_only_native_memory(void)
+{
+	CUdeviceptr native, vmm;
+
+	cases_start();
+	vmm = cases_allocate(MIB2);
+	CHECK_EQ(cuMemFree(vmm), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemFreeAsync(vmm, NULL), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemAlloc(&native, MIB2), 0);
+	CHECK_EQ(cuMemFree(native + 512), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemFree(native), 0);
+	CHECK_EQ(cuMemFree(native), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void range_queries_differ_for_vmm_memory(void)
+{
+	CUdeviceptr base = cases_range_start(0), at;
+	size_t size;
+
+	CHECK_EQ(base, 0);
+	at = cases_reserve(16 * MIB2);
+	cases_map(at + 2 * MIB2, 3 * MIB2, 0);
+	CHECK_EQ(cuMemGetAddressRange(&base, &size, at + 3 * MIB2 + 5), 0);
+	CHECK_EQ(base, at + 2 * MIB2);
+	CHECK_EQ(size, 3 * MIB2);
+	CHECK_EQ(cases_range_start(at + 3 * MIB2), at);
+	CHECK_EQ(cases_range_size(at + 3 * MIB2), 16 * MIB2);
+	CHECK_EQ(cuMemAlloc(&at, 1000), 0);
+	CHECK_EQ(cuMemGetAddressRange(&base, &size, at + 999), 0);
+	CHECK_EQ(base, at);
+	CHECK_EQ(size, 1000);
+	CHECK_EQ(cases_range_start(at + 5), at);
+	CHECK_EQ(cases_range_size(at + 5), 1000);
+	CHECK_EQ(cuMemGetAddressRange(&base, &size, at + 1000), CUDA_ERROR_NOT_FOUND);
+}
+
+static void reserved_memory_is_unknown(void)
+{
+	CUmemorytype type;
+	CUdeviceptr at, base;
+	size_t size;
+
+	cases_start();
+	at = cases_reserve(MIB2);
+	CHECK_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at),
+		CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemGetAddressRange(&base, &size, at), CUDA_ERROR_NOT_FOUND);
+}
+
+static void sync_memops_and_ipc_are_for_native_memory(void)
+{
+	unsigned one = 1;
+	CUipcMemHandle handle;
+	CUdeviceptr vmm, native;
+
+	cases_start();
+	vmm = cases_allocate(MIB2);
+	CHECK_EQ(cuMemAlloc(&native, MIB2), 0);
+	CHECK_EQ(cuPointerSetAttribute(&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, vmm),
+		CUDA_ERROR_NOT_SUPPORTED);
+	CHECK_EQ(cuPointerSetAttribute(&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, native), 0);
+	CHECK_EQ(cuIpcGetMemHandle(&handle, vmm), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuIpcGetMemHandle(&handle, native), 0);
+}
+
+static void host_registrations_may_not_overlap(void)
+{
+	static char buffer[8192];
+
+	cases_start();
+	CHECK_EQ(cuMemHostRegister(buffer, 4096, 0), 0);
+	CHECK_EQ(cuMemHostRegister(buffer + 4000, 4096, 0),
+		CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+	CHECK_EQ(cuMemHostUnregister(buffer + 1), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+	CHECK_EQ(cuMemHostUnregister(buffer), 0);
+	CHECK_EQ(cuMemHostUnregister(buffer), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+static void pools_hold_back_what_they_may(void)
+{
+	cuuint64_t all = UINT64_MAX;
+	CUmemoryPool pool;
+	CUdeviceptr at;
+
+	cases_start();
+	CHECK_EQ(cuDeviceGetDefaultMemPool(&pool, 0), 0);
+	CHECK_EQ(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all), 0);
+	CHECK_EQ(cuMemAllocAsync(&at, 2 * MIB2, NULL), 0);
+	CHECK_EQ(cuMemFreeAsync(at, NULL), 0);
+	CHECK_EQ(cuCtxSynchronize(), 0);
+	CHECK_EQ(cases_report().bytes_used[0], 2 * MIB2);
+	CHECK_EQ(cuMemPoolTrimTo(pool, 0), 0);
+	CHECK_EQ(cases_report().bytes_used[0], 0);
+}
+
+/* ---- Misuse, now and later ---- */
+
+static void a_synchronous_mistake_is_only_an_error(void)
+{
+	CUdeviceptr at, good;
+
+	cases_start();
+	at = cases_reserve(MIB2);
+	CHECK_EQ(cuMemsetD8(at, 0, 16), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemsetD8Async(at, 0, 16, NULL), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuCtxSynchronize(), 0);
+	CHECK_EQ(cuMemAlloc(&good, 16), 0);
+	CHECK_EQ(cases_report().faults, 0);
+}
+
+static void use_after_unmap_loses_the_context(void)
+{
+	CUdeviceptr at, other;
+
+	cases_start();
+	at = cases_allocate(MIB2);
+	fakecuda_delay_us(20000);
+	CHECK_EQ(cuMemsetD8Async(at, 0, MIB2, NULL), 0);
+	CHECK_EQ(cuMemUnmap(at, MIB2), 0);
+	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cuMemAlloc(&other, 16), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cuMemUnmap(at, MIB2), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cases_report().faults, 1);
+}
+
+static void a_context_that_is_reset_works_again(void)
+{
+	CUdeviceptr at;
+
+	cases_start();
+	cases_launch("touch", cases_reserve(MIB2), NULL);
+	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cuDevicePrimaryCtxReset(0), 0);
+	CHECK_EQ(cuMemAlloc(&at, 16), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+	cases_enter(0);
+	CHECK_EQ(cuMemAlloc(&at, 16), 0);
+}
+
+static void a_kernel_loses_the_context_on_unmapped_memory(void)
+{
+	CUdeviceptr at;
+
+	cases_start();
+	at = cases_allocate(MIB2);
+	cases_launch("touch", at, NULL);
+	CHECK_EQ(cuCtxSynchronize(), 0);
+	CHECK_EQ(*(int *)fakecuda_at(at, sizeof(int)), 42);
+	CHECK_EQ(cuMemUnmap(at, MIB2), 0);
+	cases_launch("touch", at, NULL);
+	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cases_report().faults, 1);
+}
+
+static void unmapping_under_a_kernel_loses_the_context(void)
+{
+	CUdeviceptr at;
+
+	cases_start();
+	at = cases_allocate(MIB2);
+	cases_launch("wait", at, NULL);
+	sem_wait(&cases_running);
+	CHECK_EQ(cuMemUnmap(at, MIB2), 0);
+	sem_post(&cases_go);
+	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static void vmm_calls_do_not_wait_and_frees_do(void)
+{
+	CUdeviceptr used, native;
+	CUstream stream;
+
+	cases_start();
+	used = cases_allocate(MIB2);
+	CHECK_EQ(cuMemAlloc(&native, MIB2), 0);
+	CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), 0);
+	cases_launch("wait", used, stream);
+	sem_wait(&cases_running);
+	CHECK_EQ(cuMemUnmap(cases_allocate(MIB2), MIB2), 0);
+	CHECK_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+	cases_post_later(&cases_go);
+	CHECK_EQ(cuMemFree(native), 0);
+	CHECK_EQ(cuStreamQuery(stream), 0);
+}
+
+/* ---- Streams ---- */
+
+static void pinned_copies_are_late_and_pageable_ones_are_not(void)
+{
+	CUdeviceptr at;
+	char pageable = 1, *pinned;
+
+	cases_start();
+	at = cases_allocate(MIB2);
+	CHECK_EQ(cuMemAllocHost((void **)&pinned, 1), 0);
+	CHECK_EQ(cuMemsetD8(at, 9, 1), 0);
+	*pinned = 1;
+	cases_hold(NULL);
+	CHECK_EQ(cuMemcpyDtoHAsync(pinned, at, 1, NULL), 0);
+	CHECK_EQ(*pinned, 1);
+	cases_post_later(&cases_go);
+	CHECK_EQ(cuMemcpyDtoHAsync(&pageable, at, 1, NULL), 0);
+	CHECK_EQ(pageable, 9);
+	CHECK_EQ(*pinned, 9);
+}
+
+static void copies_into_unregistered_memory_are_faults(void)
+{
+	static char buffer[4096];
+	CUdeviceptr at;
+
+	cases_start();
+	at = cases_allocate(MIB2);
+	CHECK_EQ(cuMemHostRegister(buffer, sizeof buffer, 0), 0);
+	cases_hold(NULL);
+	CHECK_EQ(cuMemcpyDtoHAsync(buffer, at, sizeof buffer, NULL), 0);
+	CHECK_EQ(cuMemHostUnregister(buffer), 0);
+	sem_post(&cases_go);
+	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static void the_legacy_stream_joins_blocking_streams_only(void)
+{
+	CUstream blocking, free_running;
+
+	cases_start();
+	CHECK_EQ(cuStreamCreate(&blocking, CU_STREAM_DEFAULT), 0);
+	CHECK_EQ(cuStreamCreate(&free_running, CU_STREAM_NON_BLOCKING), 0);
+	cases_hold(blocking);
+	cases_launch("nothing", 0, NULL);
+	cases_launch("nothing", 0, free_running);
+	CHECK_EQ(cuStreamSynchronize(free_running), 0);
+	CHECK_EQ(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+	sem_post(&cases_go);
+	CHECK_EQ(cuStreamSynchronize(NULL), 0);
+	CHECK_EQ(cuStreamQuery(blocking), 0);
+}
+
+static void the_context_waits_for_every_stream(void)
+{
+	CUstream stream;
+
+	cases_start();
+	CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), 0);
+	cases_hold(stream);
+	cases_post_later(&cases_go);
+	CHECK_EQ(cuCtxSynchronize(), 0);
+	CHECK_EQ(cuStreamQuery(stream), 0);
+}
+
+static void streams_wait_for_events(void)
+{
+	CUstream first, second;
+	CUevent event;
+
+	cases_start();
+	CHECK_EQ(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING), 0);
+	CHECK_EQ(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING), 0);
+	CHECK_EQ(cuEventCreate(&event, 0), 0);
+	cases_hold(first);
+	CHECK_EQ(cuEventRecord(event, first), 0);
+	CHECK_EQ(cuStreamWaitEvent(second, event, 0), 0);
+	CHECK_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+	CHECK_EQ(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+	cases_post_later(&cases_go);
+	CHECK_EQ(cuStreamSynchronize(second), 0);
+	CHECK_EQ(cuEventQuery(event), 0);
+}
+
+static void CUDA_CB ask_the_driver(void *answer)
+{
+	*(CUresult *)answer = cuCtxSynchronize();
+}
+
+static void host_functions_may_not_call_cuda(void)
+{
+	CUresult answer = CUDA_SUCCESS;
+
+	cases_start();
+	CHECK_EQ(cuLaunchHostFunc(NULL, ask_the_driver, &answer), 0);
+	CHECK_EQ(cuCtxSynchronize(), 0);
+	CHECK_EQ(answer, CUDA_ERROR_NOT_PERMITTED);
+}
+
+/* ---- Captures ---- */
+
+static void graphs_replay_on_new_memory(void)
+{
+	CUgraphExec exec;
+	CUstream stream;
+	CUdeviceptr at;
+	int value = 0;
+
+	cases_start();
+	at = cases_allocate(MIB2);
+	stream = cases_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
+	CHECK_EQ(cuMemsetD8Async(at, 0, 64, stream), 0);
+	cases_launch("touch", at, stream);
+	CHECK_EQ(cuMemcpyDtoDAsync(at + 128, at, 64, stream), 0);
+	exec = cases_end_capture(stream);
+	CHECK_EQ(cuMemUnmap(at, MIB2), 0);
+	cases_map(at, MIB2, 0);
+	CHECK_EQ(cases_access(at, MIB2, 0), 0);
+	CHECK_EQ(cuGraphLaunch(exec, stream), 0);
+	CHECK_EQ(cuStreamSynchronize(stream), 0);
+	CHECK_EQ(cuMemcpyDtoH(&value, at + 128, sizeof value), 0);
+	CHECK_EQ(value, 42);
+}
+
+static void *synchronize_elsewhere(void *err)
+{
+	cases_enter(0);
+	*(CUresult *)err = cuCtxSynchronize();
+	return NULL;
+}
+
+static void synchronising_kills_a_capture(void)
+{
+	cases_start();
+	for (CUstreamCaptureMode mode = 0; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
+		CUstream stream = cases_capture(mode);
+		CUgraph graph = (CUgraph)1;
+		pthread_t thread;
+		CUresult err;
+
+		CHECK_EQ(pthread_create(&thread, NULL, synchronize_elsewhere, &err), 0);
+		pthread_join(thread, NULL);
+		CHECK_EQ(err, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+		CHECK_EQ(cuMemsetD8Async(cases_allocate(MIB2), 0, 1, stream),
+			CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+		CHECK_EQ(cuStreamEndCapture(stream, &graph),
+			CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+		CHECK(!graph);
+		CHECK_EQ(cuCtxSynchronize(), 0);
+	}
+}
+
+static void only_relaxed_captures_allow_native_allocation(void)
+{
+	cases_start();
+	for (CUstreamCaptureMode mode = 0; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
+		bool relaxed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+		CUstream stream = cases_capture(mode);
+		CUdeviceptr native;
+		CUgraph graph;
+
+		CHECK_EQ(cuMemUnmap(cases_allocate(MIB2), MIB2), 0);
+		CHECK_EQ(cuMemAlloc(&native, 16),
+			relaxed ? 0 : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+		CHECK_EQ(cuStreamEndCapture(stream, &graph),
+			relaxed ? 0 : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	}
+}
+
+static void a_thread_may_relax_itself(void)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	CUdeviceptr native;
+	CUstream stream;
+
+	cases_start();
+	stream = cases_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
+	CHECK_EQ(cuThreadExchangeStreamCaptureMode(&mode), 0);
+	CHECK_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+	CHECK_EQ(cuMemAlloc(&native, 16), 0);
+	CHECK_EQ(cuMemFree(native), 0);
+	cases_end_capture(stream);
+}
+
+static void *end_elsewhere(void *stream)
+{
+	CUgraph graph;
+
+	cases_enter(0);
+	CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+	return NULL;
+}
+
+static void another_thread_may_not_end_a_capture(void)
+{
+	CUstream stream;
+	pthread_t thread;
+
+	cases_start();
+	stream = cases_capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+	CHECK_EQ(pthread_create(&thread, NULL, end_elsewhere, stream), 0);
+	pthread_join(thread, NULL);
+	cases_end_capture(stream);
+}
+
+static void the_legacy_stream_may_not_follow_a_capture(void)
+{
+	CUstream stream;
+	CUgraph graph;
+
+	cases_start();
+	CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_DEFAULT), 0);
+	CHECK_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), 0);
+	CHECK_EQ(cuMemsetD8(cases_allocate(MIB2), 0, 1), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+	CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+static const struct test tests[] = {
+	TEST(granularity_is_two_mib),
+	TEST(a_handle_maps_only_whole),
+	TEST(ranges_are_whole_adjacent_mappings),
+	TEST(sizes_that_are_no_multiple_are_refused),
+	TEST(memory_lives_as_long_as_handle_or_mapping),
+	TEST(memory_is_inaccessible_until_access_is_set),
+	TEST(fresh_memory_is_poison),
+	TEST(fresh_memory_is_zero_without_poison),
+	TEST(the_host_cannot_touch_device_memory),
+	TEST(handle_types_are_checked_at_create),
+	TEST(a_driver_may_lack_vmm),
+	TEST(the_budget_is_kept),
+	TEST(small_allocations_share_a_granule),
+	TEST(native_frees_know_only_native_memory),
+	TEST(range_queries_differ_for_vmm_memory),
+	TEST(reserved_memory_is_unknown),
+	TEST(sync_memops_and_ipc_are_for_native_memory),
+	TEST(host_registrations_may_not_overlap),
+	TEST(pools_hold_back_what_they_may),
+	TEST(a_synchronous_mistake_is_only_an_error),
+	TEST(use_after_unmap_loses_the_context),
+	TEST(a_context_that_is_reset_works_again),
+	TEST(a_kernel_loses_the_context_on_unmapped_memory),
+	TEST(unmapping_under_a_kernel_loses_the_context),
+	TEST(vmm_calls_do_not_wait_and_frees_do),
+	TEST(pinned_copies_are_late_and_pageable_ones_are_not),
+	TEST(copies_into_unregistered_memory_are_faults),
+	TEST(the_legacy_stream_joins_blocking_streams_only),
+	TEST(the_context_waits_for_every_stream),
+	TEST(streams_wait_for_events),
+	TEST(host_functions_may_not_call_cuda),
+	TEST(graphs_replay_on_new_memory),
+	TEST(synchronising_kills_a_capture),
+	TEST(only_relaxed_captures_allow_native_allocation),
+	TEST(a_thread_may_relax_itself),
+	TEST(another_thread_may_not_end_a_capture),
+	TEST(the_legacy_stream_may_not_follow_a_capture),
+};
+
+int main(int argc, char **argv)
+{
+	struct test all[sizeof tests / sizeof *tests + 64];
+	size_t n = sizeof tests / sizeof *tests;
+
+	memcpy(all, tests, sizeof tests);
+	for (size_t i = 0; i < cases_process_count; i++)
+		all[n++] = cases_process[i];
+	return test_main(all, n, argc, argv);
+}
