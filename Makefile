@@ -53,6 +53,13 @@ LINK_TEST = -L$(B) -lstayput -L$(B)/fake -lcudart -lcuda \
 $(B)/test_%: tests/test_%.c $(B)/libstayput.so fakecuda
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $< $(LINK_TEST) $(LDFLAGS)
 
+$(B)/digest_reference.o: tests/digest_reference.c | $(B)/.gitignore
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
+
+$(B)/test_backup: tests/test_backup.c $(B)/digest_reference.o $(B)/hostmem.o \
+		$(B)/libstayput.so fakecuda
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK_TEST) $(LDFLAGS)
+
 $(B)/test_config: tests/test_config.c $(B)/config.o $(B)/log.o
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $^ $(LDFLAGS)
 

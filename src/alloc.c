@@ -134,27 +134,53 @@ static CUresult allocate_large(struct allocation *a)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Takes a segment for `a` from the blocks at hand. */
-static bool take_segment_locked(struct allocation *a)
+/* `segment` of `block` becomes the allocation's. */
+static bool use_segment_locked(
+	struct allocation *a, struct block *block, struct segment *segment)
 {
-	a->segment = slab_take_locked(a->space, a->size, &a->block);
-	if (!a->segment)
-		return false;
-	a->base = a->block->base + a->segment->offset;
-	a->segment->owner = a;
+	a->block = block;
+	a->segment = segment;
+	a->base = block->base + segment->offset;
+	segment->owner = a;
 	if (publish_locked(a))
 		return true;
-	slab_give_locked(a->block, a->segment);
+	slab_give_locked(block, segment);
 	return false;
 }
 
-/* Another block to share, smaller ones when the device is nearly full. */
+/* Takes a segment from the blocks at hand. */
+static bool take_segment_locked(struct allocation *a)
+{
+	struct block *block;
+	struct segment *segment = slab_take_locked(a->space, a->size, &block);
+
+	return segment && use_segment_locked(a, block, segment);
+}
+
+/* Puts a new block where others find it, with the allocation in it: a block that nothing
+ * lies in would never be given back. */
+static bool share_locked(struct block *block, struct allocation *a)
+{
+	struct segment *segment;
+
+	if (!slab_add_block_locked(block))
+		return false;
+	segment = slab_take_in_locked(block, a->size);
+	if (segment && use_segment_locked(a, block, segment)) {
+		span_note_block_locked(block->span, block);
+		return true;
+	}
+	slab_remove_block_locked(block);
+	return false;
+}
+
+/* Another block to share, a smaller one when the device is nearly full. */
 static CUresult add_shared_block(struct allocation *a)
 {
 	size_t granule = a->space->device->granule, size, least;
 	struct block *block;
 	CUresult err;
-	bool added;
+	bool shared;
 
 	lock_take();
 	size = slab_block_size_locked(a->space, a->size);
@@ -166,17 +192,9 @@ static CUresult add_shared_block(struct allocation *a)
 	if (err != CUDA_SUCCESS)
 		return err;
 	lock_take();
-	added = slab_add_block_locked(block);
-	if (added) {
-		span_note_block_locked(block->span, block);
-		added = take_segment_locked(a);
-		if (!added) {
-			span_forget_block_locked(block->span, block);
-			slab_remove_block_locked(block);
-		}
-	}
+	shared = share_locked(block, a);
 	lock_drop();
-	if (added)
+	if (shared)
 		return CUDA_SUCCESS;
 	alloc_destroy_block(block);
 	return CUDA_ERROR_OUT_OF_MEMORY;

@@ -246,6 +246,15 @@ void device_leave(void)
 	pop();
 }
 
+CUresult device_wait_stream(CUstream stream)
+{
+	CUresult err = driver()->cuStreamSynchronize(stream);
+
+	if (err != CUDA_SUCCESS)
+		driver()->cuStreamSynchronize(stream);
+	return err;
+}
+
 size_t device_free_memory(void)
 {
 	size_t free_bytes = 0, total = 0;

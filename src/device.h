@@ -72,6 +72,10 @@ CUresult device_synchronize_context(CUcontext ctx);
 CUresult device_enter(struct device *dev);
 void device_leave(void);
 
+/* Waits for a stream, before memory is taken from under what runs in it: a wait that fails
+ * is tried once more. Returns the first answer. */
+CUresult device_wait_stream(CUstream stream);
+
 /* Of the whole card, whoever uses it. Between device_enter() and device_leave(). */
 size_t device_free_memory(void);
 

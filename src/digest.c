@@ -113,7 +113,7 @@ static CUresult run_kernel(
 		err = driver()->cuLaunchKernel(function, (unsigned)n, 1, 1, DIGEST_THREADS,
 			1, 1, 0, stream, (void *[]){&list, &digests}, NULL);
 		if (err == CUDA_SUCCESS)
-			err = driver()->cuStreamSynchronize(stream);
+			err = device_wait_stream(stream);
 		list += n;
 		digests += n;
 	}

@@ -179,24 +179,42 @@ static size_t missing_on(const struct operation *op, const struct device *dev)
 	return missing;
 }
 
-int lifecycle_reserve(const char *const *tags, size_t count)
+static size_t missing_everywhere(const struct operation *op)
 {
-	struct operation op = {.policy = STAYPUT_POLICY_DEFAULT};
 	size_t total = 0;
-	int err = operation_begin(&op, tags, count, false);
 
-	if (err != STAYPUT_OK)
-		return err;
 	for (struct device *dev = device_first(); dev; dev = device_next(dev))
-		total += missing_on(&op, dev);
-	if (!hostpool_has_room(total))
-		err = STAYPUT_ERR_HOST_MEMORY;
+		total += missing_on(op, dev);
+	return total;
+}
+
+static int reserve(const struct operation *op)
+{
+	int err = STAYPUT_OK;
+
+	/* As before a pause, backups of active memory make room. */
+	if (!hostpool_has_room(missing_everywhere(op))) {
+		backup_trim(0);
+		if (!hostpool_has_room(missing_everywhere(op)))
+			return STAYPUT_ERR_HOST_MEMORY;
+	}
 	for (struct device *dev = device_first(); dev; dev = device_next(dev)) {
-		size_t missing = err == STAYPUT_OK ? missing_on(&op, dev) : 0;
+		size_t missing = err == STAYPUT_OK ? missing_on(op, dev) : 0;
 
 		if (missing > 0)
 			err = backup_reserve(dev, missing);
 	}
+	return err;
+}
+
+int lifecycle_reserve(const char *const *tags, size_t count)
+{
+	struct operation op = {.policy = STAYPUT_POLICY_DEFAULT};
+	int err = operation_begin(&op, tags, count, false);
+
+	if (err != STAYPUT_OK)
+		return err;
+	err = reserve(&op);
 	operation_end(&op);
 	return err;
 }

@@ -144,31 +144,49 @@ static void *recall(const char *symbol, const void *caller)
 	return NULL;
 }
 
-/* `function` lies in another object than this one; else NULL. */
-static void *foreign(void *function)
+/* `function` lies in neither this object nor the one at `other`; else NULL. */
+static void *foreign(void *function, const void *other)
 {
-	Dl_info theirs, ours;
+	Dl_info theirs, ours, others = {.dli_fbase = NULL};
 
-	if (!function || !dladdr(function, &theirs) || !dladdr((void *)(uintptr_t)real_find, &ours))
+	if (!function || !dladdr(function, &theirs) ||
+		!dladdr((void *)(uintptr_t)real_find, &ours))
 		return NULL;
-	return theirs.dli_fbase != ours.dli_fbase ? function : NULL;
+	if (other)
+		dladdr(other, &others);
+	return theirs.dli_fbase != ours.dli_fbase && theirs.dli_fbase != others.dli_fbase
+		       ? function
+		       : NULL;
+}
+
+/* The function's library is called libcudart... or libcuda...: no interposer. */
+static bool in_cuda(void *function)
+{
+	const char *name;
+	Dl_info info;
+
+	if (!function || !dladdr(function, &info))
+		return false;
+	name = strrchr(info.dli_fname, '/');
+	return strncmp(name ? name + 1 : info.dli_fname, "libcuda", 7) == 0;
 }
 
 /* Looks in an object that is loaded already, and in what it was linked against. The
  * link map's name is opened rather than the map itself used as a handle: the map of an
  * object that was only ever loaded as a dependency makes dlsym() crash. */
-static void *in_object(const char *path, const char *symbol)
+static void *in_object(const char *path, const char *symbol, const void *caller)
 {
 	void *handle = dlopen(path, RTLD_NOLOAD | RTLD_LAZY | RTLD_LOCAL);
 	void *function;
 
 	if (!handle)
 		return NULL;
-	function = foreign(dlsym(handle, symbol));
+	function = foreign(dlsym(handle, symbol), caller);
 	dlclose(handle);
 	return function;
 }
 
+/* What the caller defines itself is not what it calls: it is an interposer then. */
 static void *in_caller(void *caller, const char *symbol)
 {
 	struct link_map *map = NULL;
@@ -176,7 +194,9 @@ static void *in_caller(void *caller, const char *symbol)
 
 	if (!dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP))
 		return NULL;
-	return map && map->l_name && map->l_name[0] ? in_object(map->l_name, symbol) : NULL;
+	if (!map || !map->l_name || !map->l_name[0])
+		return NULL;
+	return in_object(map->l_name, symbol, caller);
 }
 
 struct runtime_path {
@@ -204,14 +224,14 @@ static void *in_any_runtime(const char *symbol)
 	struct runtime_path found = {.path = ""};
 
 	dl_iterate_phdr(note_runtime, &found);
-	return found.path[0] ? in_object(found.path, symbol) : NULL;
+	return found.path[0] ? in_object(found.path, symbol, NULL) : NULL;
 }
 
 static void *in_driver(const char *symbol)
 {
 	void *handle = driver_handle();
 
-	return handle ? foreign(dlsym(handle, symbol)) : NULL;
+	return handle ? foreign(dlsym(handle, symbol), NULL) : NULL;
 }
 
 static void pin(void *function)
@@ -222,19 +242,30 @@ static void pin(void *function)
 		dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
 }
 
+/* Another interposer behind us comes first, as it would without us; then what the caller
+ * is linked against; then what the process has. */
+static void *search(const char *symbol, void *caller)
+{
+	bool of_runtime = strncmp(symbol, "cuda", 4) == 0;
+	void *next = foreign(dlsym(RTLD_NEXT, symbol), NULL);
+	void *function = next;
+
+	if (next && !in_cuda(next))
+		return next;
+	function = in_caller(caller, symbol);
+	if (function || next)
+		return function ? function : next;
+	return of_runtime ? in_any_runtime(symbol) : in_driver(symbol);
+}
+
 void *real_find(const char *symbol, void *caller)
 {
 	void *function = recall(symbol, caller);
-	bool of_runtime = strncmp(symbol, "cuda", 4) == 0;
 	int saved = errno;
 
 	if (function)
 		return function;
-	function = in_caller(caller, symbol);
-	if (!function)
-		function = foreign(dlsym(RTLD_NEXT, symbol));
-	if (!function)
-		function = of_runtime ? in_any_runtime(symbol) : in_driver(symbol);
+	function = search(symbol, caller);
 	if (function) {
 		pin(function);
 		remember(symbol, caller, function);

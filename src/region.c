@@ -8,6 +8,7 @@
 #include "block.h"
 #include "config.h"
 #include "error.h"
+#include "fork.h"
 #include "lock.h"
 #include "table.h"
 
@@ -89,6 +90,7 @@ static bool choose_default(struct choice *choice)
 		return false;
 	r = atomic_load_explicit(&known, memory_order_acquire);
 	if (!r) {
+		fork_watch();
 		r = find_or_add(c->default_tag);
 		atomic_store_explicit(&known, r, memory_order_release);
 	}
@@ -129,6 +131,7 @@ int region_push(const char *tag, int policy)
 {
 	struct choice choice;
 
+	fork_watch();
 	if (policy < STAYPUT_POLICY_DEFAULT || policy > STAYPUT_KEEP)
 		return error_set(STAYPUT_ERR_INVALID,
 			"policy %d is not one of STAYPUT_POLICY_DEFAULT (0) to "

@@ -109,21 +109,32 @@ static void split(struct block *block, struct segment *segment, size_t size)
 	add_free(block, rest);
 }
 
-struct segment *slab_take_locked(struct space *space, size_t size, struct block **block)
+struct segment *slab_take_in_locked(struct block *block, size_t size)
 {
 	size_t want = round_up(size, SLAB_ALIGN);
 
-	for (struct block *b = space->shared; b; b = b->next) {
-		if (b->state != STAYPUT_ACTIVE || b->size - b->used < want)
+	if (block->size - block->used < want)
+		return NULL;
+	for (struct segment *s = block->free_segments; s; s = s->next_free) {
+		if (s->size < want)
 			continue;
-		for (struct segment *s = b->free_segments; s; s = s->next_free) {
-			if (s->size < want)
-				continue;
-			remove_free(b, s);
-			split(b, s, want);
-			s->taken = true;
-			b->used += s->size;
-			reorder(b);
+		remove_free(block, s);
+		split(block, s, want);
+		s->taken = true;
+		block->used += s->size;
+		reorder(block);
+		return s;
+	}
+	return NULL;
+}
+
+struct segment *slab_take_locked(struct space *space, size_t size, struct block **block)
+{
+	for (struct block *b = space->shared; b; b = b->next) {
+		struct segment *s =
+			b->state == STAYPUT_ACTIVE ? slab_take_in_locked(b, size) : NULL;
+
+		if (s) {
 			*block = b;
 			return s;
 		}

@@ -38,6 +38,9 @@ size_t slab_block_size_locked(const struct space *space, size_t size);
  * memory for the record. */
 struct segment *slab_take_locked(struct space *space, size_t size, struct block **block);
 
+/* The same from this block. */
+struct segment *slab_take_in_locked(struct block *block, size_t size);
+
 /* The way back. True when the block holds nothing any more. */
 bool slab_give_locked(struct block *block, struct segment *segment);
 

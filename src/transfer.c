@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "device.h"
 #include "real.h"
 
 enum { STAGING_SIZE = 8 << 20 }; /* of one of the two */
@@ -33,10 +34,7 @@ CUresult transfer_close(struct transfer *t)
 
 	if (!t->stream)
 		return CUDA_SUCCESS;
-	err = driver()->cuStreamSynchronize(t->stream);
-	/* What the caller does next may pull memory from under a copy in flight. */
-	if (err != CUDA_SUCCESS)
-		driver()->cuStreamSynchronize(t->stream);
+	err = device_wait_stream(t->stream);
 	destroy_events(t->marks, TRANSFER_WINDOW);
 	destroy_events(t->staged, 2);
 	if (t->staging)
@@ -63,7 +61,7 @@ CUresult transfer_mark(struct transfer *t)
 
 CUresult transfer_drain(struct transfer *t)
 {
-	CUresult err = driver()->cuStreamSynchronize(t->stream);
+	CUresult err = device_wait_stream(t->stream);
 
 	if (err == CUDA_SUCCESS)
 		t->ended = t->begun;

@@ -9,11 +9,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 # A program prints "ok NAME", "FAIL NAME ..." or "skip NAME" after what the test itself had
 # to say: shown for failures, and of skips the reason.
-digest() {
+digest() { # PROGRAM STATUS LOG
 	awk '
 		/^(ok|FAIL|skip) / {
-			if ($1 == "FAIL")
+			if ($1 == "FAIL") {
 				printf "%s", said
+				$0 = $0 " in " program
+			}
 			if ($1 == "skip" && reason)
 				$0 = $0 ": " reason
 			print
@@ -23,15 +25,15 @@ digest() {
 		{ said = said "    " $0 "\n" }
 		sub(/^skipped: /, "") { reason = $0 }
 		END { if (status) printf "%s", said }
-	' status="$2" "$1"
+	' program="$1" status="$2" "$3"
 }
 
 # What comes to an end without naming a failed test is a failure by itself.
-account() { # NAME STATUS LOG
+account() { # PROGRAM STATUS LOG
 	if [ "$2" -ne 0 ] && ! grep -q '^FAIL ' "$3"; then
-		echo "FAIL $1 (status $2)" >>"$3"
-	elif [ "$2" -eq 0 ] && ! grep -Eq '^(ok|skip) ' "$3"; then
-		echo "FAIL $1 (ran no test)" >>"$3"
+		echo "FAIL the rest (status $2)" >>"$3"
+	elif [ "$2" -eq 0 ] && ! grep -Eq '^(ok|FAIL|skip) ' "$3"; then
+		echo "FAIL everything (no test was run)" >>"$3"
 	fi
 }
 
@@ -40,12 +42,16 @@ run_elf() {
 }
 
 # One program, or check_elf; called by name from below.
-run_one() { # NAME [TEST]
+run_one() { # PROGRAM [TEST]
 	log=$build/log/$1
 	if [ "$1" = check_elf ]; then
 		run_elf >"$log" 2>&1
 		rc=$?
-		[ $# -eq 1 ] || sed -i "/^[a-zA-Z]* $2\$/!d" "$log"
+		if [ $# -eq 2 ]; then
+			# It has no argument for a single check.
+			sed -i "/^\(ok\|FAIL\) /{/ $2\$/!d}" "$log"
+			rc=0
+		fi
 	else
 		timeout 900 "$build/$1" ${2:+"$2"} >"$log" 2>&1
 		rc=$?
@@ -55,7 +61,7 @@ run_one() { # NAME [TEST]
 		return
 	fi
 	account "$1" "$rc" "$log"
-	digest "$log" "$rc" >"$log.digest"
+	digest "$1" "$rc" "$log" >"$log.digest"
 	cat "$log.digest"
 }
 

@@ -20,7 +20,14 @@
 /* Where a failed CHECK tells: standard error, also when a test has caught that. */
 static int test_log = STDERR_FILENO;
 
-enum { TEST_SKIPPED = 77, TEST_SECONDS = 60 };
+/* Under a sanitizer everything takes several times as long. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { TEST_SECONDS = 300 };
+#else
+enum { TEST_SECONDS = 60 };
+#endif
+
+enum { TEST_SKIPPED = 77 };
 
 struct test {
 	const char *name;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake driver behaves as the measured one does: each test is one fact. Tests of the
- * runtimes and of what processes share are in fakecuda/cases_runtime.c.
+ * The fake driver behaves as the measured one does: each test is one fact. Those about the
+ * process, several processes and the runtimes are in fakecuda/cases_process.c.
  */
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdint.h>
 
 #include "fakecuda/cases.h"
@@ -234,10 +233,10 @@ static void native_frees_know_only_native_memory(void)
 
 static void range_queries_differ_for_vmm_memory(void)
 {
-	CUdeviceptr base = cases_range_start(0), at;
+	CUdeviceptr base, at;
 	size_t size;
 
-	CHECK_EQ(base, 0);
+	cases_start();
 	at = cases_reserve(16 * MIB2);
 	cases_map(at + 2 * MIB2, 3 * MIB2, 0);
 	CHECK_EQ(cuMemGetAddressRange(&base, &size, at + 3 * MIB2 + 5), 0);
@@ -661,11 +660,10 @@ static const struct test tests[] = {
 
 int main(int argc, char **argv)
 {
-	struct test all[sizeof tests / sizeof *tests + 64];
-	size_t n = sizeof tests / sizeof *tests;
+	enum { HERE = sizeof tests / sizeof *tests };
+	struct test all[HERE + CASES_MAX];
 
 	memcpy(all, tests, sizeof tests);
-	for (size_t i = 0; i < cases_process_count; i++)
-		all[n++] = cases_process[i];
-	return test_main(all, n, argc, argv);
+	memcpy(all + HERE, cases_process, cases_process_count * sizeof *all);
+	return test_main(all, HERE + cases_process_count, argc, argv);
 }

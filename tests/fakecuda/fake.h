@@ -422,4 +422,7 @@ CUresult kernel_run(struct kernel *kernel, struct CUctx_st *ctx);
 void report_fault_locked(void);
 void report_leaks(void);
 
+/* Registered from the start. */
+void digest_kernel(void **params, unsigned grid_blocks);
+
 #endif

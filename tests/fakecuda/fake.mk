@@ -3,7 +3,7 @@
 
 FAKE     := $(B)/fake
 FAKE_SRC := tests/fakecuda
-FAKE_DRIVER  := capture context copy device error event fill graph host index init inject \
+FAKE_DRIVER  := capture context copy device digest_kernel error event fill graph host index init inject \
                 ipc ledger module native op physical pointer pool proc report space \
                 stream vmm
 FAKE_RUNTIME := cudart_device cudart_error cudart_graph cudart_memory cudart_stream
@@ -15,7 +15,7 @@ fakecuda: $(FAKE)/libcuda.so.1 $(FAKE)/libcuda.so $(FAKE)/libcudart.so.11.0 \
 	$(FAKE)/libcudart.so.12 $(FAKE)/libcudart.so.13 $(FAKE)/libcudart.so \
 	$(FAKE)/libcudart_static.a $(FAKE)/libnvidia-ml.so.1
 
-$(FAKE)/libcuda.so.1: $(FAKE_DRIVER:%=$(FAKE)/driver/%.o)
+$(FAKE)/libcuda.so.1: $(FAKE_DRIVER:%=$(FAKE)/driver/%.o) $(B)/digest_reference.o
 	$(CC) $(ALL_CFLAGS) $(FAKE_SO) -o $@ $^ -pthread $(LDFLAGS)
 
 $(FAKE)/driver/%.o: $(FAKE_SRC)/%.c | $(FAKE)/driver
@@ -56,6 +56,15 @@ $(FAKE)/libcuda.so: $(FAKE)/libcuda.so.1
 
 $(FAKE)/libcudart.so: $(FAKE)/libcudart.so.13
 	ln -sf $(<F) $@
+
+# The fake's own test is linked to nothing else of ours.
+FAKE_CASES := tests/test_fakecuda.c $(FAKE_SRC)/cases.c $(FAKE_SRC)/cases_process.c
+
+$(B)/test_fakecuda: $(FAKE_CASES) $(FAKE_SRC)/cases.h $(FAKE_SRC)/fakecuda.h tests/test.h \
+	$(FAKE)/libcuda.so | fakecuda
+	$(CC) $(filter-out -M%,$(ALL_CPPFLAGS)) $(ALL_CFLAGS) -o $@ $(FAKE_CASES) -L$(FAKE) \
+		-lcuda -Wl,-rpath,'$$ORIGIN/fake' -Wl,--disable-new-dtags -ldl -pthread \
+		$(LDFLAGS)
 
 FAKE_DIRS := $(FAKE) $(FAKE)/driver $(FAKE)/static $(FAKE)/nvml \
 	$(FAKE)/libcudart.so.11.0-objects $(FAKE)/libcudart.so.12-objects \

@@ -35,7 +35,7 @@ struct CUmod_st {
 	char *text; /* PTX, or NULL */
 };
 
-static struct registered kernels[KERNELS];
+static struct registered kernels[KERNELS] = {{"stayput_digest", digest_kernel}};
 static struct CUmod_st *modules;
 static struct CUfunc_st *functions;
 

@@ -32,7 +32,7 @@ $(LOADING)/libconsumer%.so: $(LOADING_SRC)/consumer.c $(FAKE)/libcudart.so.% | $
 # A runtime as wheels carry it: under a name of its own, which the library asks for.
 HASHED := libcudart-a1b2c3d4.so.12
 
-$(LOADING)/$(HASHED): $(FAKE_RUNTIME:%=$(FAKE)/libcudart.so.12.d/%.o) \
+$(LOADING)/$(HASHED): $(FAKE_RUNTIME:%=$(FAKE)/libcudart.so.12-objects/%.o) \
 		$(FAKE)/libcudart.so.12.map | $(LOADING)
 	$(CC) $(ALL_CFLAGS) $(FAKE_SO) -Wl,--version-script=$(FAKE)/libcudart.so.12.map \
 		-o $@ $(filter %.o,$^) -ldl $(LDFLAGS)

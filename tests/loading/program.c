@@ -513,7 +513,7 @@ static void let_go_and_free(void)
 static void exit_during_pause(void)
 {
 	to_free[0] = region_malloc(3 * MIB);
-	start_endless_pause(to_free[0]);
+	pthread_detach(start_endless_pause(to_free[0]));
 	CHECK_EQ(atexit(let_go_and_free), 0);
 }
 
@@ -536,6 +536,7 @@ static void exit_beside_pauses(void)
 
 	allocate_between_handlers();
 	CHECK_EQ(pthread_create(&thread, NULL, pause_for_ever, NULL), 0);
+	pthread_detach(thread);
 	while (cycles < 2)
 		sched_yield();
 }
