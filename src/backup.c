@@ -315,10 +315,20 @@ int backup_open(struct backup_job *job)
 	if (!job->batch_end)
 		return error_set(STAYPUT_ERR_HOST_MEMORY,
 			"no memory for the list of copies; nothing was paused");
-	job->digests = digest_blocks(job->device, job->blocks, job->count);
-	job->now = job->digests;
+	digest_begin(&job->digesting, job->device, job->blocks, job->count);
 	job->seconds_digest += clock_now() - start;
 	return STAYPUT_OK;
+}
+
+static const struct digest *next_digests(struct backup_job *job, const struct block *b)
+{
+	double start = clock_now();
+	const struct digest *now = digest_get(
+		&job->digesting, job->piece_digested, digest_pieces(b));
+
+	job->piece_digested += digest_pieces(b);
+	job->seconds_digest += clock_now() - start;
+	return now;
 }
 
 int backup_begin(struct backup_job *job)
@@ -330,11 +340,10 @@ int backup_begin(struct backup_job *job)
 	while (job->begun < job->count && job->bytes_copied < enough &&
 		blocks < BATCH_BLOCKS) {
 		struct block *b = job->blocks[job->begun];
-		int err = save_block(job, b, job->now);
+		int err = save_block(job, b, next_digests(job, b));
 
 		if (err != STAYPUT_OK)
 			return err;
-		job->now = job->now ? job->now + digest_pieces(b) : NULL;
 		job->begun++;
 		blocks++;
 	}
@@ -366,9 +375,8 @@ void backup_close(struct backup_job *job)
 		if (!job->blocks[i]->mapped)
 			job->blocks[i]->backup_good = true;
 	backup_unplace(job);
-	free(job->digests);
+	digest_end(&job->digesting);
 	free(job->batch_end);
-	job->digests = NULL;
 	job->batch_end = NULL;
 }
 
@@ -423,15 +431,15 @@ static int verify_block(const struct block *b, const struct digest *now)
 
 int backup_verify(struct backup_job *job)
 {
-	struct digest *all = digest_blocks(job->device, job->blocks, job->count);
-	const struct digest *now = all;
 	int err = STAYPUT_OK;
 
-	for (size_t i = 0; i < job->count && now && err == STAYPUT_OK; i++) {
-		err = verify_block(job->blocks[i], now);
-		now += digest_pieces(job->blocks[i]);
+	digest_begin(&job->digesting, job->device, job->blocks, job->count);
+	for (size_t i = 0; i < job->count && err == STAYPUT_OK; i++) {
+		const struct digest *now = next_digests(job, job->blocks[i]);
+
+		err = now ? verify_block(job->blocks[i], now) : STAYPUT_OK;
 	}
-	free(all);
+	digest_end(&job->digesting);
 	return err;
 }
 

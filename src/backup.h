@@ -17,6 +17,7 @@
 
 #include <cuda.h>
 
+#include "digest.h"
 #include "hostfill.h"
 #include "transfer.h"
 
@@ -32,8 +33,8 @@ struct backup_job {
 	size_t piece_at; /* where saving has got to */
 	struct hostfill fill;
 	struct transfer transfer;
-	const struct digest *now; /* digests of the blocks' contents, or NULL */
-	struct digest *digests;   /* the list that `now` has got to */
+	struct digesting digesting; /* of the blocks' contents */
+	size_t piece_digested;      /* of all blocks' 2 MiB pieces, those looked at */
 	size_t *batch_end;        /* the block after each batch of the transfer */
 	size_t begun;             /* blocks whose copies have been begun */
 	size_t ended;             /* blocks that backup_take_ended() has told of */

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "digest.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "block.h"
 #include "device.h"
 #include "digest_constants.h"
@@ -99,50 +96,69 @@ static void list_pieces(struct block *const *blocks, size_t count, CUdeviceptr *
 			*list++ = blocks[i]->base + at;
 }
 
-static CUresult run_kernel(
-	CUfunction function, CUdeviceptr *list, struct digest *digests, size_t pieces)
+void digest_end(struct digesting *d)
 {
-	CUstream stream;
-	CUresult err = driver()->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-
-	if (err != CUDA_SUCCESS)
-		return err;
-	for (size_t at = 0; at < pieces && err == CUDA_SUCCESS; at += LAUNCH_PIECES) {
-		size_t n = pieces - at < LAUNCH_PIECES ? pieces - at : LAUNCH_PIECES;
-
-		err = driver()->cuLaunchKernel(function, (unsigned)n, 1, 1, DIGEST_THREADS,
-			1, 1, 0, stream, (void *[]){&list, &digests}, NULL);
-		if (err == CUDA_SUCCESS)
-			err = device_wait_stream(stream);
-		list += n;
-		digests += n;
+	if (d->stream) {
+		device_wait_stream(d->stream);
+		driver()->cuStreamDestroy_v2(d->stream);
 	}
-	driver()->cuStreamDestroy_v2(stream);
-	return err;
+	if (d->digests)
+		driver()->cuMemFreeHost(d->digests);
+	*d = (struct digesting){.function = NULL};
 }
 
-/* The kernel reads and writes host memory: a few bytes for each 2 MiB of the device's. */
-struct digest *digest_blocks(struct device *dev, struct block *const *blocks, size_t count)
+/* The next part, unless all have been launched. */
+static CUresult launch(struct digesting *d)
 {
-	size_t pieces = count_pieces(blocks, count);
-	size_t size = pieces * (sizeof(struct digest) + sizeof(CUdeviceptr));
-	CUfunction function = digest_load(dev);
-	struct digest *answer = NULL, *digests;
-	CUdeviceptr *list;
-	void *shared;
+	size_t left = d->pieces - d->launched;
+	size_t n = left < LAUNCH_PIECES ? left : LAUNCH_PIECES;
+	CUdeviceptr *list = d->list + d->launched;
+	struct digest *digests = d->digests + d->launched;
 
-	if (!function || pieces == 0 ||
-		driver()->cuMemHostAlloc(&shared, size,
-			CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) !=
-			CUDA_SUCCESS)
-		return NULL;
-	digests = shared;
-	list = (CUdeviceptr *)(digests + pieces);
-	list_pieces(blocks, count, list);
-	if (run_kernel(function, list, digests, pieces) == CUDA_SUCCESS)
-		answer = malloc(pieces * sizeof *answer);
-	if (answer)
-		memcpy(answer, digests, pieces * sizeof *answer);
-	driver()->cuMemFreeHost(shared);
-	return answer;
+	d->launched += n;
+	return n == 0 ? CUDA_SUCCESS
+		      : driver()->cuLaunchKernel(d->function, (unsigned)n, 1, 1,
+				DIGEST_THREADS, 1, 1, 0, d->stream,
+				(void *[]){&list, &digests}, NULL);
+}
+
+/* A few bytes of host memory for each 2 MiB of the device's. */
+static bool allocate(struct digesting *d)
+{
+	size_t size = d->pieces * (sizeof *d->digests + sizeof *d->list);
+	void *memory;
+
+	if (driver()->cuMemHostAlloc(&memory, size,
+		    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) != CUDA_SUCCESS)
+		return false;
+	d->digests = memory;
+	d->list = (CUdeviceptr *)(d->digests + d->pieces);
+	return true;
+}
+
+void digest_begin(struct digesting *d, struct device *dev, struct block *const *blocks,
+	size_t count)
+{
+	*d = (struct digesting){
+		.function = digest_load(dev), .pieces = count_pieces(blocks, count)};
+	if (!d->function || d->pieces == 0 || !allocate(d))
+		return;
+	list_pieces(blocks, count, d->list);
+	if (driver()->cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
+		launch(d) != CUDA_SUCCESS)
+		digest_end(d);
+}
+
+const struct digest *digest_get(struct digesting *d, size_t first, size_t count)
+{
+	while (d->stream && d->ended < first + count) {
+		CUresult err = device_wait_stream(d->stream);
+
+		d->ended = d->launched;
+		if (err == CUDA_SUCCESS)
+			err = launch(d);
+		if (err != CUDA_SUCCESS)
+			digest_end(d);
+	}
+	return d->stream ? d->digests + first : NULL;
 }

@@ -36,10 +36,28 @@ size_t digest_pieces(const struct block *block);
  * is there. NULL when there is none to be had. */
 CUfunction digest_load(struct device *dev);
 
-/* Digests of the blocks' contents, in order; to be freed. Inside device_enter(); waits for
- * the kernel. NULL when that is not possible. */
-struct digest *digest_blocks(
-	struct device *dev, struct block *const *blocks, size_t count);
+/* Digests of blocks' contents that are being computed, a part ahead of where they are
+ * wanted. All zero: there are none. */
+struct digesting {
+	CUfunction function;
+	CUstream stream;
+	CUdeviceptr *list;       /* pieces; host memory that the kernel reads */
+	struct digest *digests;  /* and where it writes */
+	size_t pieces;
+	size_t launched, ended; /* pieces, from the first */
+};
+
+/* Inside device_enter(), as the next two. Begins; without the kernel, or memory, there are
+ * no digests. */
+void digest_begin(struct digesting *d, struct device *dev, struct block *const *blocks,
+	size_t count);
+
+/* The digests of pieces [first, first + count), in order; asked for in that order, too.
+ * Waits for the kernel. NULL when there are none. */
+const struct digest *digest_get(struct digesting *d, size_t first, size_t count);
+
+/* Waits for the kernel and frees. Also of one that has not begun. */
+void digest_end(struct digesting *d);
 
 /* The device's contexts are going, and what was loaded in them with them. */
 void digest_unload_locked(struct device *dev);

@@ -40,18 +40,46 @@ static cudaError_t runtime_error(CUresult err)
 
 /* ---- Allocating ---------------------------------------------------------------------- */
 
-/* Makes the context current that the runtime would have used: it does so lazily, and
- * before CUDA 12 cudaSetDevice() alone leaves the old one current. */
-static CUresult make_current(void *caller, struct place *place)
+/* Since CUDA 12, cudaSetDevice() makes the device's context current. Before, it may leave
+ * the old one current until the next call that needs one. */
+static bool sets_device_lazily(void *caller)
 {
-	typeof(&cudaGetDevice) get_device = real_find("cudaGetDevice", caller);
-	typeof(&cudaFree) free_nothing = real_find("cudaFree", caller);
-	CUresult err = hook_place(place);
+	typeof(&cudaRuntimeGetVersion) get_version =
+		real_find("cudaRuntimeGetVersion", caller);
+	int version = 0;
+
+	return !get_version || get_version(&version) != cudaSuccess || version < 12000;
+}
+
+/* The runtime's current device is the one of the context that is current. Asking costs a
+ * tenth of a small allocation, so a runtime that need not be asked is remembered. */
+static bool is_current(
+	const struct place *place, typeof(&cudaFree) runtime, void *caller)
+{
+	static __thread typeof(&cudaFree) eager_runtime;
+	typeof(&cudaGetDevice) get_device;
 	int wanted;
 
-	if (!get_device || !free_nothing || get_device(&wanted) != cudaSuccess)
+	if (runtime == eager_runtime)
+		return true;
+	if (!sets_device_lazily(caller)) {
+		eager_runtime = runtime;
+		return true;
+	}
+	get_device = real_find("cudaGetDevice", caller);
+	return get_device && get_device(&wanted) == cudaSuccess &&
+	       place->device->ordinal == wanted;
+}
+
+/* Makes the context current that the runtime would have used. */
+static CUresult make_current(void *caller, struct place *place)
+{
+	typeof(&cudaFree) free_nothing = real_find("cudaFree", caller);
+	CUresult err = hook_place(place);
+
+	if (!free_nothing)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (err == CUDA_SUCCESS && place->device->ordinal == wanted)
+	if (err == CUDA_SUCCESS && is_current(place, free_nothing, caller))
 		return CUDA_SUCCESS;
 	free_nothing(NULL);
 	return hook_place(place);

@@ -53,7 +53,10 @@ run_one() { # PROGRAM [TEST]
 			rc=0
 		fi
 	else
-		timeout 900 "$build/$1" ${2:+"$2"} >"$log" 2>&1
+		# Tests that look at their own standard error would hide what a sanitizer says.
+		ASAN_OPTIONS="log_path=$log.sanitizer:${ASAN_OPTIONS-}" \
+			TSAN_OPTIONS="log_path=$log.sanitizer:${TSAN_OPTIONS-}" \
+			timeout 900 "$build/$1" ${2:+"$2"} >"$log" 2>&1
 		rc=$?
 	fi
 	if [ $# -eq 2 ] && ! grep -Eq "^(ok|FAIL|skip) $2( |\$)" "$log"; then
@@ -62,6 +65,7 @@ run_one() { # PROGRAM [TEST]
 	fi
 	account "$1" "$rc" "$log"
 	digest "$1" "$rc" "$log" >"$log.digest"
+	[ "$rc" -eq 0 ] || cat "$log".sanitizer.* 2>/dev/null | sed 's/^/    /' >>"$log.digest"
 	cat "$log.digest"
 }
 

@@ -346,26 +346,48 @@ static void await(int pipe)
 	hear(pipe, &c, 1);
 }
 
+/* Each keeps its own ends only, so that it hears when the other has died. */
+static pid_t start(void (*fn)(void), const int reads[2], const int writes[2])
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		alarm(TEST_SECONDS);
+		close(reads[1]);
+		close(writes[0]);
+		fn();
+		exit(0);
+	}
+	CHECK(pid > 0);
+	close(reads[0]);
+	close(writes[1]);
+	return pid;
+}
+
+static int status_of(pid_t pid)
+{
+	int status;
+
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
 /* Runs both at once, with a ledger in common. */
 static void run_two(void (*first)(void), void (*second)(void))
 {
-	char path[32];
-	pid_t pid;
 	int status;
+	char path[32];
+	pid_t pids[2];
 
 	temporary(path);
 	setenv("FAKECUDA_SHARE", path, 1);
 	CHECK_EQ(pipe(to_first), 0);
 	CHECK_EQ(pipe(to_second), 0);
-	pid = fork();
-	if (pid == 0) {
-		second();
-		exit(0);
-	}
-	CHECK_EQ(cases_child(first), 0);
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
+	pids[0] = start(first, to_first, to_second);
+	pids[1] = start(second, to_second, to_first);
+	status = status_of(pids[0]) | status_of(pids[1]);
 	unlink(path);
+	CHECK_EQ(status, 0);
 }
 
 static void export_memory(void)
