@@ -25,7 +25,7 @@
 /* A batch is unmapped after it has been copied: large enough to keep the copies going,
  * small enough that little is left to unmap after the last one, and that others who wait
  * for the context do not wait long. */
-enum { BATCH_BYTES = 64 << 20, BATCH_BLOCKS = 64 };
+enum { BATCH_BYTES = 32 << 20, BATCH_BLOCKS = 32 };
 
 /* ---- Places ------------------------------------------------------------------------------ */
 

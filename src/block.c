@@ -6,8 +6,8 @@
 #include "span.h"
 
 /* Most mappings that one driver call may change. A call costs about 30 us a mapping and
- * keeps the driver's lock meanwhile: other threads wait for 2 ms at most. */
-enum { RUN_MAX = 64 };
+ * keeps the driver's lock meanwhile: other threads wait for a millisecond at most. */
+enum { RUN_MAX = 32 };
 
 static CUresult create(struct block *block)
 {

@@ -22,7 +22,7 @@
 enum {
 	RETRY_MS = 20,
 	BATCH_BLOCKS = 32,
-	BATCH_BYTES = 64 << 20,
+	BATCH_BYTES = 32 << 20,
 };
 
 static uint64_t sum_sizes(struct block *const *blocks, size_t count)

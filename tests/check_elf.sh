@@ -18,7 +18,7 @@ check() {
 	fi
 }
 
-exports=$(nm -D --defined-only "$lib" | awk '{ print $3 }' | sort)
+exports=$(nm -D --defined-only "$lib" | awk '{ sub(/@.*/, "", $3); print $3 }' | sort -u)
 wanted=$(sed -n '/^global:/,/^local:/s/^[[:space:]]*\([A-Za-z_0-9]*\);$/\1/p' "$map" | sort)
 dynamic=$(readelf -dW "$lib")
 

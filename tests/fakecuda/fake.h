@@ -172,6 +172,8 @@ CUresult physical_share_locked(struct physical *phys, int *fd);
 CUresult physical_import_locked(int fd, struct physical **made);
 /* Makes [offset, offset + size) readable as what a device would find there. */
 void physical_touch_locked(struct physical *phys, size_t offset, size_t size);
+/* The whole piece at `offset` is about to be written: spares it the poison. */
+void physical_overwrite_locked(struct physical *phys, size_t offset);
 
 /* ---- space.c: what is at a device address ---- */
 
@@ -299,7 +301,7 @@ struct kernel {
 	void (*fn)(void **params, unsigned grid_blocks);
 	unsigned grid_blocks;
 	unsigned short offsets[KERNEL_PARAMS];
-	unsigned char bytes[KERNEL_PARAM_BYTES];
+	_Alignas(16) unsigned char bytes[KERNEL_PARAM_BYTES];
 };
 
 struct op {

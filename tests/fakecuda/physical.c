@@ -151,6 +151,13 @@ void physical_touch_locked(struct physical *phys, size_t offset, size_t size)
 	}
 }
 
+void physical_overwrite_locked(struct physical *phys, size_t offset)
+{
+	size_t i = offset / PIECE;
+
+	phys->touched[i / 8] |= 1u << i % 8;
+}
+
 static bool write_all(int fd, const unsigned char *bytes, size_t size)
 {
 	size_t at = 0;

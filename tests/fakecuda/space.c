@@ -49,7 +49,10 @@ bool space_pin_locked(
 	in_range = range->base + range->size - at;
 	w->size = size < in_piece ? size : in_piece;
 	w->size = w->size < in_range ? w->size : in_range;
-	physical_touch_locked(range->phys, offset, w->size);
+	if (access->writes && w->size == PIECE)
+		physical_overwrite_locked(range->phys, offset);
+	else
+		physical_touch_locked(range->phys, offset, w->size);
 	range->phys->pins++;
 	w->phys = range->phys;
 	w->bytes = range->phys->bytes + offset;
