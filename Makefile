@@ -2,6 +2,7 @@
 # make             build/libstayput.so
 # make demo        the main job in one run: on the GPU if there is one, else on the fake
 # make test        every test, on the fake driver; TEST=name runs one; SAN=address, thread
+# make bench       the library against the hardware, on this machine's GPU
 # make install uninstall format clean
 PREFIX ?= /usr/local
 CFLAGS ?= -O2 -g
@@ -71,6 +72,9 @@ test: all fakecuda loading $(TESTS)
 check-elf: $(B)/libstayput.so
 	tests/check_elf.sh $< src/stayput.map $(OBJ)
 
+bench: all fakecuda
+	tests/bench/run.sh $(B)
+
 demo: all fakecuda
 	examples/demo.sh $(B)
 
@@ -88,4 +92,4 @@ clean:
 	rm -rf build build-address build-thread
 
 -include $(wildcard $(B)/*.d $(B)/fake/*.d)
-.PHONY: all test check-elf demo install uninstall format clean fakecuda loading
+.PHONY: all test check-elf bench demo install uninstall format clean fakecuda loading

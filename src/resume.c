@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * On all devices at once, each batch by batch: memory is created and mapped ahead of the
- * copies that fill it. Backups stay until every device has made it, so that whatever fails
+ * On all devices at once: one thread creates and maps memory, batch by batch, another fills
+ * what has been mapped. Backups stay until every device has made it, so that whatever fails
  * can be taken back.
  */
 #include "resume.h"
 
+#include <pthread.h>
 #include <time.h>
 
 #include "block.h"
@@ -21,8 +22,9 @@
 
 enum {
 	RETRY_MS = 20,
+	MAP_BLOCKS = 16, /* mapped at once */
 	BATCH_BLOCKS = 32,
-	BATCH_BYTES = 32 << 20,
+	BATCH_BYTES = 32 << 20, /* copied at once */
 };
 
 static uint64_t sum_sizes(struct block *const *blocks, size_t count)
@@ -87,28 +89,107 @@ static CUresult zero_batch(struct work *w, size_t first, size_t count)
 }
 
 /* Contents for a batch: begun, not waited for. */
-static CUresult fill_batch(struct work *w, size_t first, size_t count, const char **call)
+static CUresult fill_batch(struct work *w, size_t first, size_t count)
 {
 	size_t end = first + count;
 	size_t host_end = end < w->host_count ? end : w->host_count;
+	size_t other = first > w->host_count ? first : w->host_count;
 	CUresult err = CUDA_SUCCESS;
 
-	*call = "copying from the host";
 	if (first < host_end)
 		err = backup_restore(&w->job, first, host_end - first);
-	if (err == CUDA_SUCCESS && host_end < end)
-		err = zero_batch(w, host_end > first ? host_end : first,
-			end - (host_end > first ? host_end : first));
-	return err;
+	if (err == CUDA_SUCCESS && other < end)
+		err = zero_batch(w, other, end - other);
+	return err == CUDA_SUCCESS ? transfer_mark(&w->job.transfer) : err;
 }
 
-static size_t batch_size(const struct work *w, size_t first)
+/* ---- Filling beside the mapping ------------------------------------------------------------ */
+
+/* A thread that fills what has been mapped: the driver's lock, which mapping waits for when
+ * several devices do it, must not hold up the copies. */
+struct filler {
+	struct work *work;
+	pthread_t thread;
+	bool started;
+	pthread_mutex_t mutex; /* guards the rest */
+	pthread_cond_t changed;
+	size_t mapped; /* blocks, from the first, that may be filled */
+	bool ended;    /* no more will be mapped */
+	bool abandoned;
+	CUresult err;
+};
+
+/* The blocks to fill next, from `first`; 0 when there are none and will be none. */
+static size_t next_to_fill(struct filler *f, size_t first)
 {
 	size_t bytes = 0, n = 0;
 
-	while (first + n < w->count && n < BATCH_BLOCKS && bytes < BATCH_BYTES)
-		bytes += w->blocks[first + n++]->size;
+	pthread_mutex_lock(&f->mutex);
+	while (f->mapped == first && !f->ended)
+		pthread_cond_wait(&f->changed, &f->mutex);
+	while (!f->abandoned && first + n < f->mapped && n < BATCH_BLOCKS &&
+		bytes < BATCH_BYTES)
+		bytes += f->work->blocks[first + n++]->size;
+	pthread_mutex_unlock(&f->mutex);
 	return n;
+}
+
+static void *fill_mapped(void *argument)
+{
+	struct filler *f = argument;
+	CUresult err = device_enter(f->work->device);
+	bool entered = err == CUDA_SUCCESS;
+	size_t first = 0, n;
+
+	while (err == CUDA_SUCCESS && (n = next_to_fill(f, first)) > 0) {
+		err = fill_batch(f->work, first, n);
+		first += n;
+	}
+	if (entered)
+		device_leave();
+	pthread_mutex_lock(&f->mutex);
+	f->err = err;
+	pthread_mutex_unlock(&f->mutex);
+	return NULL;
+}
+
+static void filler_start(struct filler *f, struct work *w)
+{
+	*f = (struct filler){.work = w};
+	pthread_mutex_init(&f->mutex, NULL);
+	pthread_cond_init(&f->changed, NULL);
+	f->started = pthread_create(&f->thread, NULL, fill_mapped, f) == 0;
+}
+
+/* Blocks up to `mapped` may be filled. Returns what has become of filling so far. */
+static CUresult filler_go_on(struct filler *f, size_t mapped)
+{
+	CUresult err;
+
+	pthread_mutex_lock(&f->mutex);
+	f->mapped = mapped;
+	err = f->err;
+	pthread_cond_signal(&f->changed);
+	pthread_mutex_unlock(&f->mutex);
+	return err;
+}
+
+/* Waits until all that was mapped has been begun to fill, or what is being filled when that
+ * is of no use any more. Without a thread it is done here and now. */
+static CUresult filler_end(struct filler *f, bool abandoned)
+{
+	pthread_mutex_lock(&f->mutex);
+	f->ended = true;
+	f->abandoned = abandoned;
+	pthread_cond_signal(&f->changed);
+	pthread_mutex_unlock(&f->mutex);
+	if (f->started)
+		pthread_join(f->thread, NULL);
+	else
+		fill_mapped(f);
+	pthread_mutex_destroy(&f->mutex);
+	pthread_cond_destroy(&f->changed);
+	return f->err;
 }
 
 /* ---- One device ---------------------------------------------------------------------------- */
@@ -121,25 +202,45 @@ static void take_back(struct work *w, size_t count)
 	w->report.bytes_restored = 0;
 }
 
+/* Maps batch after batch, larger ones as it goes on: the first copy begins at once. */
+static CUresult map_blocks(
+	struct work *w, struct filler *f, size_t *mapped, const char **call)
+{
+	CUresult err = CUDA_SUCCESS;
+	size_t n;
+
+	*mapped = 0;
+	for (size_t most = 1; *mapped < w->count && err == CUDA_SUCCESS;
+		most = most < MAP_BLOCKS ? 2 * most : MAP_BLOCKS) {
+		n = w->count - *mapped < most ? w->count - *mapped : most;
+		err = map_batch(w, *mapped, n, call);
+		if (err != CUDA_SUCCESS)
+			break;
+		*mapped += n;
+		*call = "copying from the host";
+		err = filler_go_on(f, *mapped);
+	}
+	return err;
+}
+
 /* All blocks once: on an error what was got is given back. */
 static CUresult try_to_map(struct work *w, const char **call)
 {
-	CUresult err;
-	size_t first, n;
+	struct filler f;
+	size_t mapped;
+	CUresult err, filled;
 
 	*call = "cuStreamCreate";
 	err = transfer_open(&w->job.transfer);
-	for (first = 0; first < w->count && err == CUDA_SUCCESS; first += n) {
-		n = batch_size(w, first);
-		err = map_batch(w, first, n, call);
-		if (err != CUDA_SUCCESS)
-			break;
-		err = fill_batch(w, first, n, call);
-		if (err == CUDA_SUCCESS)
-			err = transfer_mark(&w->job.transfer);
-	}
 	if (err != CUDA_SUCCESS)
-		take_back(w, first);
+		return err;
+	filler_start(&f, w);
+	err = map_blocks(w, &f, &mapped, call);
+	filled = filler_end(&f, err != CUDA_SUCCESS);
+	if (err == CUDA_SUCCESS)
+		err = filled;
+	if (err != CUDA_SUCCESS)
+		take_back(w, mapped);
 	return err;
 }
 

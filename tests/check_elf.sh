@@ -18,8 +18,10 @@ check() {
 	fi
 }
 
-exports=$(nm -D --defined-only "$lib" | awk '{ sub(/@.*/, "", $3); print $3 }' | sort -u)
-wanted=$(sed -n '/^global:/,/^local:/s/^[[:space:]]*\([A-Za-z_0-9]*\);$/\1/p' "$map" | sort)
+exports=$(nm -D --defined-only "$lib" | awk '{ sub(/@.*/, "", $3); print $3 }' |
+	sort -u)
+wanted=$(sed -n '/^global:/,/^local:/s/^[[:space:]]*\([A-Za-z_0-9]*\);$/\1/p' "$map" |
+	sort)
 dynamic=$(readelf -dW "$lib")
 
 # Lines that only one of two texts has.
@@ -49,8 +51,8 @@ check no_object_calls_a_cuda_function_by_name "$(for object; do
 		grep -E ' (cu|cuda)[A-Z]' | sed "s|^|${object##*/}: |"
 done)"
 
-check everything_is_bound_at_load \
-	"$(echo "$dynamic" | grep -Eq 'BIND_NOW|FLAGS_1.*NOW' || echo 'BIND_NOW is missing')"
+check everything_is_bound_at_load "$(echo "$dynamic" |
+	grep -Eq 'BIND_NOW|FLAGS_1.*NOW' || echo 'BIND_NOW is missing')"
 
 # Freed pointers may still come in while the process ends.
 check the_library_is_never_unloaded \

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,16 +91,20 @@ static struct set make_set(const char *tag, int policy, size_t count, size_t siz
 	return set;
 }
 
-/* Every byte of every 2 MiB piece for which piece % every == 0 changes. */
+/* Every byte of every 2 MiB piece for which its number % every == 0 changes. */
 static void dirty(const struct set *set, int value, size_t every)
 {
-	for (size_t i = 0; i < set->count * set->devices; i++)
-		for (size_t at = 0; at < set->size; at += 2 * MIB)
-			if ((i * (set->size / (2 * MIB)) + at / (2 * MIB)) % every == 0)
-				OK(cudaMemsetAsync((char *)set->ptr[i] + at, value,
-					2 * MIB < set->size ? 2 * MIB : set->size, 0));
+	const size_t piece = 2 * MIB;
+	size_t number = 0;
+
 	for (int dev = 0; dev < set->devices; dev++) {
 		OK(cudaSetDevice(dev));
+		for (size_t i = 0; i < set->count; i++)
+			for (size_t at = 0; at < set->size; at += piece)
+				if (number++ % every == 0)
+					OK(cudaMemsetAsync(
+						(char *)set->ptr[dev * set->count + i] + at,
+						value, piece, 0));
 		OK(cudaDeviceSynchronize());
 	}
 }
@@ -224,11 +229,10 @@ static void discard(size_t count, size_t size)
 {
 	double down[ROUNDS], up[ROUNDS];
 	struct stayput_report report;
-	struct set set;
 
 	OK(cudaFree(0));
 	measure_bare_calls(count, size);
-	set = make_set("kv", STAYPUT_DISCARD, count, size, 1);
+	make_set("kv", STAYPUT_DISCARD, count, size, 1);
 	for (int r = -1; r < ROUNDS; r++) {
 		double pause = pause_seconds(&report), resume = resume_seconds(&report);
 
@@ -239,7 +243,6 @@ static void discard(size_t count, size_t size)
 	}
 	figure("pause_ms", median(down, ROUNDS) * 1e3);
 	figure("resume_ms", median(up, ROUNDS) * 1e3);
-	(void)set;
 }
 
 static void discard_1g(void)
@@ -270,11 +273,15 @@ static void print_phases(const struct stayput_report *r)
  * is not what is measured. What was touched and given back a moment ago is at hand. */
 static void touch_host_memory(double size)
 {
-	char *memory = malloc(size);
+	char *memory = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	for (size_t at = 0; memory && at < size; at += 4096)
+	if (memory == MAP_FAILED)
+		return;
+	madvise(memory, (size_t)size, MADV_HUGEPAGE);
+	for (size_t at = 0; at < size; at += 4096)
 		memory[at] = 1;
-	free(memory);
+	munmap(memory, (size_t)size);
 }
 
 /* The first pause of a process, and one resume. */
@@ -366,6 +373,7 @@ static void clean_and_dirty(void)
 	struct stayput_report report;
 	double copied = 0;
 
+	measure_bare_calls(800, 20 * MIB);
 	measure_bare_copy(&to_host, &to_device);
 	dirty(&set, 1, 1);
 	pause_seconds(&report);
@@ -515,14 +523,14 @@ static const struct {
 	{"discard_64x1GiB", discard_1g, NULL},
 	{"discard_3200x20MiB", discard_20m, NULL},
 	{"discard_8000x2MiB", discard_2m, NULL},
-	{"first", first, NULL},
-	{"first_4_threads", first, "STAYPUT_THREADS=4"},
-	{"reserved", reserved, NULL},
 	{"warm", warm, NULL},
 	{"clean_and_dirty", clean_and_dirty, NULL},
 	{"no_keep", no_keep, "STAYPUT_HOST_KEEP=0"},
-	{"stall", stall, NULL},
 	{"host_memory", host_memory, NULL},
+	{"reserved", reserved, NULL},
+	{"first", first, NULL},
+	{"first_4_threads", first, "STAYPUT_THREADS=4"},
+	{"stall", stall, NULL},
 	{"all_devices", all_devices, NULL},
 };
 

@@ -105,9 +105,14 @@ static CUresult begin_locked(CUstream handle, CUgraph graph, CUstreamCaptureMode
 	capture = calloc(1, sizeof *capture);
 	if (!capture)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*capture = (struct capture){.next = captures, .ctx = stream->ctx, .origin = stream,
-		.thread = thread_self(), .mode = mode, .graph = graph,
-		.owns_graph = !graph, .id = fake_next_id()};
+	*capture = (struct capture){.next = captures,
+		.ctx = stream->ctx,
+		.origin = stream,
+		.thread = thread_self(),
+		.mode = mode,
+		.graph = graph,
+		.owns_graph = !graph,
+		.id = fake_next_id()};
 	if (!graph)
 		err = graph_create_locked(&capture->graph);
 	if (err != CUDA_SUCCESS) {
@@ -228,8 +233,8 @@ API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
 {
 	CUresult err = gate(__func__, GATE_CONTEXT);
 
-	return done(__func__, err ? err : begin(stream, NULL, mode), "%p, %d", (void *)stream,
-		(int)mode);
+	return done(__func__, err ? err : begin(stream, NULL, mode), "%p, %d",
+		(void *)stream, (int)mode);
 }
 
 API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
@@ -295,8 +300,8 @@ static bool blocking_captures_locked(const struct CUctx_st *ctx)
 	return false;
 }
 
-static CUresult info_locked(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
-	CUgraph *graph)
+static CUresult info_locked(
+	CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph)
 {
 	struct CUstream_st *stream;
 	CUresult err = stream_resolve_locked(handle, &stream);
@@ -317,8 +322,8 @@ static CUresult info_locked(CUstream handle, CUstreamCaptureStatus *status, cuui
 	return CUDA_SUCCESS;
 }
 
-static CUresult info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
-	CUgraph *graph)
+static CUresult info(
+	CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph)
 {
 	CUresult err;
 
@@ -372,10 +377,12 @@ API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *s
 		(void *)stream);
 }
 
-API CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus *status,
-	cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes, size_t *count)
+API CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream,
+	CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+	const CUgraphNode **nodes, size_t *count)
 {
-	return cuStreamGetCaptureInfo_v2(per_thread(stream), status, id, graph, nodes, count);
+	return cuStreamGetCaptureInfo_v2(
+		per_thread(stream), status, id, graph, nodes, count);
 }
 
 #if CUDA_VERSION >= 12030
@@ -388,13 +395,14 @@ API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *s
 	return cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count);
 }
 
-API CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus *status,
-	cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
-	const CUgraphEdgeData **edges, size_t *count)
+API CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream,
+	CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+	const CUgraphNode **nodes, const CUgraphEdgeData **edges, size_t *count)
 {
 	if (edges)
 		*edges = NULL;
-	return cuStreamGetCaptureInfo_v2(per_thread(stream), status, id, graph, nodes, count);
+	return cuStreamGetCaptureInfo_v2(
+		per_thread(stream), status, id, graph, nodes, count);
 }
 #endif
 

@@ -10,11 +10,12 @@ const CUmemAllocationProp cases_prop = {
 
 sem_t cases_running, cases_go;
 
-static const char ptx[] = ".version 7.0\n.target sm_52\n.address_size 64\n"
-			  ".visible .entry touch(\n\t.param .u64 touch_param_0\n)\n{ ret; }\n"
-			  ".visible .entry wait(.param .u64 p) { ret; }\n"
-			  ".visible .entry hold(.param .u64 p) { ret; }\n"
-			  ".visible .entry nothing(.param .u64 p) { ret; }\n";
+static const char ptx[] =
+	".version 7.0\n.target sm_52\n.address_size 64\n"
+	".visible .entry touch(\n\t.param .u64 touch_param_0\n)\n{ ret; }\n"
+	".visible .entry wait(.param .u64 p) { ret; }\n"
+	".visible .entry hold(.param .u64 p) { ret; }\n"
+	".visible .entry nothing(.param .u64 p) { ret; }\n";
 
 static void touch(void **params, unsigned grid_blocks)
 {
@@ -123,7 +124,8 @@ CUdeviceptr cases_range_start(CUdeviceptr at)
 {
 	CUdeviceptr start;
 
-	CHECK_EQ(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at), 0);
+	CHECK_EQ(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at),
+		0);
 	return start;
 }
 
@@ -200,4 +202,10 @@ int cases_child(void (*fn)(void))
 	CHECK(pid > 0);
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void cases_temporary(char path[32])
+{
+	strcpy(path, "/tmp/fakecuda-XXXXXX");
+	close(mkstemp(path));
 }

@@ -11,11 +11,14 @@
 
 #define MIB2 ((size_t)2 << 20)
 
-enum { CASES_MAX = 64 };
+enum { CASES_MAX = 128 };
 
-/* The tests of cases_process.c; at most CASES_MAX. */
-extern const struct test cases_process[];
-extern const size_t cases_process_count;
+struct cases {
+	const struct test *tests;
+	size_t count;
+};
+
+extern const struct cases stream_cases, process_cases, shared_cases;
 
 /* Plain memory of device 0. */
 extern const CUmemAllocationProp cases_prop;
@@ -57,5 +60,8 @@ CUgraphExec cases_end_capture(CUstream stream);
 
 /* Runs `fn` in a child process; returns its exit status, or -1 when a signal ended it. */
 int cases_child(void (*fn)(void));
+
+/* Makes an empty file and writes its name. */
+void cases_temporary(char path[32]);
 
 #endif

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts about a process as a whole, about several of them, and about the runtimes. */
+/* Facts about a process as a whole: its life, ordered failures, look-ups, devices. */
 #include <dlfcn.h>
-#include <driver_types.h>
 #include <fcntl.h>
-#include <sched.h>
 
 #include "cases.h"
 
@@ -145,18 +143,12 @@ static void read_file(const char *path, char *text, size_t size)
 	unlink(path);
 }
 
-static void temporary(char path[32])
-{
-	strcpy(path, "/tmp/fakecuda-XXXXXX");
-	close(mkstemp(path));
-}
-
 static void calls_are_logged(void)
 {
 	char path[32], text[8192];
 	CUdeviceptr at;
 
-	temporary(path);
+	cases_temporary(path);
 	setenv("FAKECUDA_LOG", path, 1);
 	cases_start();
 	CHECK_EQ(cuMemAlloc(&at, (size_t)1 << 60), CUDA_ERROR_OUT_OF_MEMORY);
@@ -175,7 +167,7 @@ static void leaks_are_told_at_exit(void)
 {
 	char path[32], text[1024];
 
-	temporary(path);
+	cases_temporary(path);
 	setenv("FAKECUDA_LEAKS", path, 1);
 	CHECK_EQ(cases_child(leave_a_mapping), 0);
 	read_file(path, text, sizeof text);
@@ -212,34 +204,46 @@ static void *in_driver(const char *symbol)
 	return dlsym(dlopen("libcuda.so.1", RTLD_LAZY), symbol);
 }
 
+/* By its own name: headers before 12 know only the older form. */
+static CUresult look_up(
+	const char *name, void **function, int version, cuuint64_t flags, int *status)
+{
+	typedef CUresult look_up_v2(const char *, void **, int, cuuint64_t, int *);
+
+	return ((look_up_v2 *)in_driver("cuGetProcAddress_v2"))(
+		name, function, version, flags, status);
+}
+
 static void *looked_up(const char *name, int version, cuuint64_t flags)
 {
 	void *function;
 
-	CHECK_EQ(cuGetProcAddress(name, &function, version, flags, NULL), 0);
+	CHECK_EQ(look_up(name, &function, version, flags, NULL), 0);
 	return function;
 }
 
 static void proc_addresses_follow_version_and_flavour(void)
 {
-	CUdriverProcAddressQueryResult status;
 	void *function;
+	int status;
 
 	CHECK(looked_up("cuMemAlloc", 12000, 0) == in_driver("cuMemAlloc_v2"));
 	CHECK(looked_up("cuGetProcAddress", 11030, 0) == in_driver("cuGetProcAddress"));
-	CHECK(looked_up("cuGetProcAddress", 13000, 0) == in_driver("cuGetProcAddress_v2"));
+	CHECK(looked_up("cuGetProcAddress", 13000, 0) ==
+		in_driver("cuGetProcAddress_v2"));
 	CHECK(looked_up("cuMemFreeAsync", 12000, 2) == in_driver("cuMemFreeAsync_ptsz"));
 	CHECK(looked_up("cuMemFreeAsync", 12000, 1) == in_driver("cuMemFreeAsync"));
 	CHECK(looked_up("cuMemcpyHtoD", 12000, 2) == in_driver("cuMemcpyHtoD_v2_ptds"));
 	CHECK(looked_up("cuMemCreate", 12000, 2) == in_driver("cuMemCreate"));
 	CHECK(!looked_up("cuMemAlloc", 2000, 0));
-	CHECK_EQ(cuGetProcAddress("cuMemCreate", &function, 10000, 0, &status), 0);
-	CHECK_EQ(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
-	CHECK_EQ(cuGetProcAddress("cuNoSuch", &function, 10000, 0, &status), 0);
-	CHECK_EQ(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+	/* Known, but newer than asked for; then not known. */
+	CHECK_EQ(look_up("cuMemCreate", &function, 10000, 0, &status), 0);
+	CHECK_EQ(status, 2);
+	CHECK_EQ(look_up("cuNoSuch", &function, 10000, 0, &status), 0);
+	CHECK_EQ(status, 1);
 	CHECK(!function);
-	CHECK_EQ(cuGetProcAddress("", &function, 12000, 0, &status), CUDA_ERROR_INVALID_VALUE);
-	CHECK_EQ(cuGetProcAddress("cuInit", &function, 99000, 0, &status),
+	CHECK_EQ(look_up("", &function, 12000, 0, &status), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(look_up("cuInit", &function, 99000, 0, &status),
 		CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -251,7 +255,7 @@ static void an_old_driver_hides_what_is_newer(void)
 	CHECK(looked_up("cuMemCreate", 11080, 0));
 	CHECK(looked_up("cuGetProcAddress", 11080, 0) == in_driver("cuGetProcAddress"));
 	CHECK(!looked_up("cuStreamBeginCaptureToGraph", 11080, 0));
-	CHECK_EQ(cuGetProcAddress("cuMemCreate", &function, 12000, 0, NULL),
+	CHECK_EQ(look_up("cuMemCreate", &function, 12000, 0, NULL),
 		CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -314,372 +318,7 @@ static void a_kernel_needs_peer_access_to_native_memory(void)
 	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-/* ---- Several processes. The parent of both has no driver. ---- */
-
-/* What one process tells the other, and waits for. */
-static int to_second[2], to_first[2];
-
-struct message {
-	int fd;
-	CUipcMemHandle handle;
-};
-
-static void tell(int pipe, const void *data, size_t size)
-{
-	CHECK_EQ(write(pipe, data, size), size);
-}
-
-static void hear(int pipe, void *data, size_t size)
-{
-	CHECK_EQ(read(pipe, data, size), size);
-}
-
-static void step(int pipe)
-{
-	tell(pipe, "", 1);
-}
-
-static void await(int pipe)
-{
-	char c;
-
-	hear(pipe, &c, 1);
-}
-
-/* Each keeps its own ends only, so that it hears when the other has died. */
-static pid_t start(void (*fn)(void), const int reads[2], const int writes[2])
-{
-	pid_t pid = fork();
-
-	if (pid == 0) {
-		alarm(TEST_SECONDS);
-		close(reads[1]);
-		close(writes[0]);
-		fn();
-		exit(0);
-	}
-	CHECK(pid > 0);
-	close(reads[0]);
-	close(writes[1]);
-	return pid;
-}
-
-static int status_of(pid_t pid)
-{
-	int status;
-
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	return status;
-}
-
-/* Runs both at once, with a ledger in common. */
-static void run_two(void (*first)(void), void (*second)(void))
-{
-	int status;
-	char path[32];
-	pid_t pids[2];
-
-	temporary(path);
-	setenv("FAKECUDA_SHARE", path, 1);
-	CHECK_EQ(pipe(to_first), 0);
-	CHECK_EQ(pipe(to_second), 0);
-	pids[0] = start(first, to_first, to_second);
-	pids[1] = start(second, to_second, to_first);
-	status = status_of(pids[0]) | status_of(pids[1]);
-	unlink(path);
-	CHECK_EQ(status, 0);
-}
-
-static void export_memory(void)
-{
-	CUmemAllocationProp prop = cases_prop;
-	CUmemGenericAllocationHandle handle;
-	struct message message = {0};
-	CUdeviceptr at;
-
-	cases_start();
-	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-	at = cases_reserve(MIB2);
-	CHECK_EQ(cuMemCreate(&handle, MIB2, &prop, 0), 0);
-	CHECK_EQ(cuMemMap(at, MIB2, 0, handle, 0), 0);
-	CHECK_EQ(cases_access(at, MIB2, 0), 0);
-	CHECK_EQ(cuMemsetD8(at, 5, MIB2), 0);
-	CHECK_EQ(cuMemExportToShareableHandle(
-			 &message.fd, handle, prop.requestedHandleTypes, 0),
-		0);
-	tell(to_second[1], &message, sizeof message);
-	await(to_first[0]);
-	CHECK_EQ(cases_report().bytes_used[0], MIB2);
-	CHECK_EQ(cuMemUnmap(at, MIB2), 0);
-	CHECK_EQ(cuMemRelease(handle), 0);
-	CHECK_EQ(cases_report().bytes_used[0], MIB2);
-	step(to_second[1]);
-	await(to_first[0]);
-	CHECK_EQ(cases_report().bytes_used[0], 0);
-	step(to_second[1]);
-}
-
-/* Descriptors of a sibling are within reach under /proc. */
-static int sibling_fd(int fd)
-{
-	char path[64], children[64] = "";
-	FILE *file;
-	int pid = 0, other = 0;
-
-	snprintf(path, sizeof path, "/proc/%d/task/%d/children", getppid(), getppid());
-	file = fopen(path, "r");
-	CHECK(file);
-	CHECK(fgets(children, sizeof children, file));
-	fclose(file);
-	CHECK_EQ(sscanf(children, "%d %d", &pid, &other), 2);
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", pid == getpid() ? other : pid, fd);
-	return open(path, O_RDWR);
-}
-
-static void import_memory(void)
-{
-	CUmemGenericAllocationHandle handle;
-	unsigned char byte = 0;
-	struct message message;
-	CUdeviceptr at;
-
-	cases_start();
-	hear(to_second[0], &message, sizeof message);
-	CHECK_EQ(cuMemImportFromShareableHandle(&handle,
-			 (void *)(intptr_t)sibling_fd(message.fd),
-			 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-		0);
-	at = cases_reserve(MIB2);
-	CHECK_EQ(cuMemMap(at, MIB2, 0, handle, 0), 0);
-	CHECK_EQ(cuMemRelease(handle), 0);
-	CHECK_EQ(cases_access(at, MIB2, 0), 0);
-	CHECK_EQ(cuMemcpyDtoH(&byte, at + MIB2 - 1, 1), 0);
-	CHECK_EQ(byte, 5);
-	step(to_first[1]);
-	await(to_second[0]);
-	CHECK_EQ(cuMemUnmap(at, MIB2), 0);
-	step(to_first[1]);
-	await(to_second[0]);
-}
-
-static void exported_memory_stays_until_all_let_go(void)
-{
-	run_two(export_memory, import_memory);
-}
-
-static void lend_native_memory(void)
-{
-	struct message message = {0};
-	unsigned char byte = 0;
-	CUdeviceptr at;
-
-	cases_start();
-	CHECK_EQ(cuMemAlloc(&at, 1000), 0);
-	CHECK_EQ(cuMemsetD8(at, 5, 1000), 0);
-	CHECK_EQ(cuIpcGetMemHandle(&message.handle, at), 0);
-	CHECK_EQ(cuIpcOpenMemHandle(&at, message.handle, 1), CUDA_ERROR_INVALID_CONTEXT);
-	tell(to_second[1], &message, sizeof message);
-	await(to_first[0]);
-	CHECK_EQ(cuMemcpyDtoH(&byte, at + 999, 1), 0);
-	CHECK_EQ(byte, 6);
-}
-
-static void borrow_native_memory(void)
-{
-	struct message message;
-	unsigned char byte = 0;
-	CUdeviceptr at, again;
-
-	cases_start();
-	hear(to_second[0], &message, sizeof message);
-	CHECK_EQ(cuIpcOpenMemHandle(&at, message.handle, 1), 0);
-	CHECK_EQ(cuIpcOpenMemHandle(&again, message.handle, 1), 0);
-	CHECK_EQ(at, again);
-	CHECK_EQ(cuMemcpyDtoH(&byte, at + 999, 1), 0);
-	CHECK_EQ(byte, 5);
-	CHECK_EQ(cuMemsetD8(at, 6, 1000), 0);
-	CHECK_EQ(cuMemFree(at), CUDA_ERROR_INVALID_VALUE);
-	CHECK_EQ(cuIpcCloseMemHandle(at), 0);
-	CHECK_EQ(cuIpcCloseMemHandle(at), 0);
-	CHECK_EQ(cuIpcCloseMemHandle(at), CUDA_ERROR_INVALID_VALUE);
-	step(to_first[1]);
-}
-
-static void native_memory_is_lent_by_ipc(void)
-{
-	run_two(lend_native_memory, borrow_native_memory);
-}
-
-static void take_most_and_die(void)
-{
-	setenv("FAKECUDA_MEMORY", "8MiB", 1);
-	cases_start();
-	cases_allocate(3 * MIB2);
-	step(to_second[1]);
-	await(to_first[0]);
-	_exit(0);
-}
-
-static void find_little(void)
-{
-	CUmemGenericAllocationHandle handle;
-
-	await(to_second[0]);
-	cases_start();
-	CHECK_EQ(cuMemCreate(&handle, 2 * MIB2, &cases_prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
-	step(to_first[1]);
-	while (cases_report().bytes_used[0])
-		sched_yield();
-	CHECK_EQ(cuMemCreate(&handle, 4 * MIB2, &cases_prop, 0), 0);
-}
-
-static void processes_share_a_budget_until_they_die(void)
-{
-	run_two(take_most_and_die, find_little);
-}
-
-struct nvml_memory {
-	unsigned long long total, free, used;
-};
-
-static void *in_nvml(const char *symbol)
-{
-	void *function = dlsym(dlopen("libnvidia-ml.so.1", RTLD_LAZY), symbol);
-
-	CHECK(function);
-	return function;
-}
-
-static void nvml_sees_who_holds_memory(void)
-{
-	unsigned count = 4;
-	struct nvml_memory memory;
-	struct {
-		unsigned pid;
-		unsigned long long used;
-		unsigned instances[2];
-	} infos[4];
-	void *device;
-
-	cases_start();
-	cases_allocate(3 * MIB2);
-	CHECK_EQ(((int (*)(void))in_nvml("nvmlInit_v2"))(), 0);
-	CHECK_EQ(((int (*)(unsigned, void **))in_nvml("nvmlDeviceGetHandleByIndex_v2"))(
-			 0, &device),
-		0);
-	CHECK_EQ(((int (*)(void *, void *))in_nvml("nvmlDeviceGetMemoryInfo"))(
-			 device, &memory),
-		0);
-	CHECK_EQ(memory.used, 3 * MIB2);
-	CHECK_EQ(((int (*)(void *, unsigned *, void *))in_nvml(
-			 "nvmlDeviceGetComputeRunningProcesses_v3"))(device, &count, infos),
-		0);
-	CHECK_EQ(count, 1);
-	CHECK_EQ(infos[0].pid, getpid());
-	CHECK_EQ(infos[0].used, 3 * MIB2);
-}
-
-/* ---- The runtimes ---- */
-
-typedef cudaError_t runtime_malloc(void **, size_t);
-typedef cudaError_t runtime_free(void *);
-typedef cudaError_t runtime_void(void);
-typedef cudaError_t runtime_int(int);
-typedef cudaError_t runtime_attributes(struct cudaPointerAttributes *, const void *);
-
-static void *runtime;
-
-static void *in_runtime(const char *symbol)
-{
-	void *function = dlsym(runtime, symbol);
-
-	CHECK(function);
-	return function;
-}
-
-#define RUNTIME(name, type) ((type *)in_runtime(#name))
-
-static void check_allocation(void)
-{
-	void *ptr = &ptr;
-
-	CHECK_EQ(RUNTIME(cudaMalloc, runtime_malloc)(&ptr, 0), cudaSuccess);
-	CHECK(!ptr);
-	ptr = &ptr;
-	CHECK_EQ(RUNTIME(cudaMalloc, runtime_malloc)(&ptr, (size_t)1 << 63),
-		cudaErrorMemoryAllocation);
-	CHECK(ptr == &ptr);
-	CHECK_EQ(RUNTIME(cudaPeekAtLastError, runtime_void)(), cudaErrorMemoryAllocation);
-	CHECK_EQ(RUNTIME(cudaGetLastError, runtime_void)(), cudaErrorMemoryAllocation);
-	CHECK_EQ(RUNTIME(cudaGetLastError, runtime_void)(), cudaSuccess);
-	CHECK_EQ(RUNTIME(cudaMalloc, runtime_malloc)(&ptr, 100), cudaSuccess);
-	CHECK_EQ(RUNTIME(cudaFree, runtime_free)(ptr), cudaSuccess);
-	CHECK_EQ(RUNTIME(cudaFree, runtime_free)(ptr), cudaErrorInvalidValue);
-}
-
-static void check_unregistered(void)
-{
-	/* Room for the struct of any version. */
-	union {
-		struct cudaPointerAttributes attributes;
-		char room[256];
-	} u;
-
-	CHECK_EQ(RUNTIME(cudaPointerGetAttributes, runtime_attributes)(
-			 &u.attributes, (void *)cases_reserve(MIB2)),
-		cudaSuccess);
-	CHECK_EQ(u.attributes.type, cudaMemoryTypeUnregistered);
-}
-
-static void check_runtime(const char *name, int version, bool binds_at_once)
-{
-	CUcontext ctx = NULL;
-	int got;
-
-	runtime = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
-	CHECK(runtime);
-	CHECK(dlvsym(runtime, "cudaMalloc", name));
-	CHECK_EQ(((cudaError_t(*)(int *))in_runtime("cudaRuntimeGetVersion"))(&got), 0);
-	CHECK_EQ(got, version);
-	CHECK_EQ(RUNTIME(cudaSetDevice, runtime_int)(0), cudaSuccess);
-	CHECK_EQ(cuCtxGetCurrent(&ctx), 0);
-	CHECK_EQ(ctx != NULL, binds_at_once);
-	CHECK_EQ(RUNTIME(cudaFree, runtime_free)(NULL), cudaSuccess);
-	CHECK_EQ(cuCtxGetCurrent(&ctx), 0);
-	CHECK(ctx);
-	check_allocation();
-	check_unregistered();
-	CHECK_EQ(RUNTIME(cudaDeviceReset, runtime_void)(), cudaSuccess);
-	check_allocation();
-}
-
-static void runtime_11_works(void)
-{
-	check_runtime("libcudart.so.11.0", 11080, false);
-}
-
-static void runtime_12_works(void)
-{
-	check_runtime("libcudart.so.12", 12080, true);
-}
-
-static void runtime_13_works(void)
-{
-	check_runtime("libcudart.so.13", 13000, true);
-}
-
-static void a_runtime_wants_a_driver_as_new(void)
-{
-	void *ptr;
-
-	setenv("FAKECUDA_VERSION", "12080", 1);
-	runtime = dlopen("libcudart.so.13", RTLD_LAZY | RTLD_LOCAL);
-	CHECK_EQ(RUNTIME(cudaMalloc, runtime_malloc)(&ptr, 1), cudaErrorInsufficientDriver);
-	runtime = dlopen("libcudart.so.12", RTLD_LAZY | RTLD_LOCAL);
-	CHECK_EQ(RUNTIME(cudaMalloc, runtime_malloc)(&ptr, 1), cudaSuccess);
-}
-
-const struct test cases_process[] = {
+static const struct test process[] = {
 	TEST(calls_need_init_and_a_context),
 	TEST(a_forked_child_has_no_driver),
 	TEST(nothing_is_served_after_exit),
@@ -695,14 +334,6 @@ const struct test cases_process[] = {
 	TEST(peer_access_does_nothing_for_vmm_memory),
 	TEST(a_kernel_needs_access_to_vmm_memory_of_a_peer),
 	TEST(a_kernel_needs_peer_access_to_native_memory),
-	TEST(exported_memory_stays_until_all_let_go),
-	TEST(native_memory_is_lent_by_ipc),
-	TEST(processes_share_a_budget_until_they_die),
-	TEST(nvml_sees_who_holds_memory),
-	TEST(runtime_11_works),
-	TEST(runtime_12_works),
-	TEST(runtime_13_works),
-	TEST(a_runtime_wants_a_driver_as_new),
 };
 
-const size_t cases_process_count = sizeof cases_process / sizeof *cases_process;
+const struct cases process_cases = {process, sizeof process / sizeof *process};

@@ -232,9 +232,11 @@ API CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
 {
 	CUresult err = gate(__func__, GATE_QUERY);
 
-	return done(__func__, err ? err : get_api_version(ctx, version), "%p", (void *)ctx);
+	return done(
+		__func__, err ? err : get_api_version(ctx, version), "%p", (void *)ctx);
 }
 
+#if CUDA_VERSION >= 12000
 static CUresult get_id(CUcontext ctx, unsigned long long *id)
 {
 	CUresult err;
@@ -247,7 +249,6 @@ static CUresult get_id(CUcontext ctx, unsigned long long *id)
 	return err;
 }
 
-#if CUDA_VERSION >= 12000
 API CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id)
 {
 	CUresult err = gate(__func__, GATE_QUERY);

@@ -87,7 +87,8 @@ static CUresult copy_later(struct copy *copy, CUstream stream)
 	note_pinned(&copy->src, span(&copy->src, copy));
 	waits = (!copy->dst.is_device && !copy->dst.is_pinned) ||
 		(!copy->src.is_device && !copy->src.is_pinned);
-	if (waits && !stream_captures(stream) && copy->dst.is_device && take_snapshot(copy))
+	if (waits && !stream_captures(stream) && copy->dst.is_device &&
+		take_snapshot(copy))
 		waits = false;
 	op.copy = *copy;
 	return stream_enqueue(stream, &op, waits);
@@ -201,7 +202,8 @@ API CUresult cuMemcpyHtoDAsync_v2_ptsz(
 	return cuMemcpyHtoDAsync_v2(dst, src, size, per_thread(stream));
 }
 
-API CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t size, CUstream stream)
+API CUresult cuMemcpyDtoHAsync_v2(
+	void *dst, CUdeviceptr src, size_t size, CUstream stream)
 {
 	CUresult err = gate(__func__, GATE_CONTEXT);
 
@@ -221,7 +223,8 @@ API CUresult cuMemcpyDtoDAsync_v2(
 	CUresult err = gate(__func__, GATE_CONTEXT);
 
 	err = err ? err : later(device_side(dst), device_side(src), size, stream);
-	return done(__func__, err, "%#llx, %#llx, %zu, %p", dst, src, size, (void *)stream);
+	return done(
+		__func__, err, "%#llx, %#llx, %zu, %p", dst, src, size, (void *)stream);
 }
 
 API CUresult cuMemcpyDtoDAsync_v2_ptsz(
@@ -235,7 +238,8 @@ API CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstre
 	CUresult err = gate(__func__, GATE_CONTEXT);
 
 	err = err ? err : later(any_side(dst), any_side(src), size, stream);
-	return done(__func__, err, "%#llx, %#llx, %zu, %p", dst, src, size, (void *)stream);
+	return done(
+		__func__, err, "%#llx, %#llx, %zu, %p", dst, src, size, (void *)stream);
 }
 
 API CUresult cuMemcpyAsync_ptsz(
@@ -260,22 +264,32 @@ static CUresult peer_sides(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
 	return err;
 }
 
-API CUresult cuMemcpyPeer(
-	CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx, size_t size)
+static CUresult between_peers(
+	const struct side sides[2], CUresult err, size_t size, CUstream stream)
 {
-	CUresult err = gate(__func__, GATE_CONTEXT);
-	struct side sides[2];
-
-	err = err ? err : peer_sides(dst, dst_ctx, src, src_ctx, sides);
-	err = err ? err : now(sides[0], sides[1], size, NULL);
-	return done(__func__, err, "%#llx, %p, %#llx, %p, %zu", dst, (void *)dst_ctx, src,
-		(void *)src_ctx, size);
+	err = err ? err : now(sides[0], sides[1], size, stream);
+	return done("cuMemcpyPeer", err, "%#llx, %p, %#llx, %p, %zu", sides[0].at,
+		(void *)sides[0].ctx, sides[1].at, (void *)sides[1].ctx, size);
 }
 
-API CUresult cuMemcpyPeer_ptds(
-	CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx, size_t size)
+API CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
+	CUcontext src_ctx, size_t size)
 {
-	return cuMemcpyPeer(dst, dst_ctx, src, src_ctx, size);
+	struct side sides[2] = {{.at = dst}, {.at = src}};
+	CUresult err = gate(__func__, GATE_CONTEXT);
+
+	err = err ? err : peer_sides(dst, dst_ctx, src, src_ctx, sides);
+	return between_peers(sides, err, size, NULL);
+}
+
+API CUresult cuMemcpyPeer_ptds(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
+	CUcontext src_ctx, size_t size)
+{
+	struct side sides[2] = {{.at = dst}, {.at = src}};
+	CUresult err = gate(__func__, GATE_CONTEXT);
+
+	err = err ? err : peer_sides(dst, dst_ctx, src, src_ctx, sides);
+	return between_peers(sides, err, size, CU_STREAM_PER_THREAD);
 }
 
 API CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
@@ -286,8 +300,8 @@ API CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr s
 
 	err = err ? err : peer_sides(dst, dst_ctx, src, src_ctx, sides);
 	err = err ? err : later(sides[0], sides[1], size, stream);
-	return done(__func__, err, "%#llx, %p, %#llx, %p, %zu, %p", dst, (void *)dst_ctx, src,
-		(void *)src_ctx, size, (void *)stream);
+	return done(__func__, err, "%#llx, %p, %#llx, %p, %zu, %p", dst, (void *)dst_ctx,
+		src, (void *)src_ctx, size, (void *)stream);
 }
 
 API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
@@ -298,8 +312,8 @@ API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dst, CUcontext dst_ctx, CUdevice
 
 /* ---- Rectangles ---- */
 
-static bool side_2d(CUmemorytype type, const void *host, CUdeviceptr device, size_t offset,
-	struct side *side)
+static bool side_2d(CUmemorytype type, const void *host, CUdeviceptr device,
+	size_t offset, struct side *side)
 {
 	if (type == CU_MEMORYTYPE_HOST)
 		*side = host_side((const char *)host + offset);

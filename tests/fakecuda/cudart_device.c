@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding the driver, and which device and context a thread uses. Nothing of the driver is
- * touched before the first call. No lock is held while libraries are opened.
+ * Finding the driver, and which device and context a thread uses. Nothing of the driver
+ * is touched before the first call. No lock is held while libraries are opened.
  */
 #include "cudart.h"
 
@@ -37,8 +37,8 @@ const struct driver *driver(void)
 typedef CUresult look_up_v1(const char *, void **, int, cuuint64_t);
 typedef CUresult look_up_v2(const char *, void **, int, cuuint64_t, int *);
 
-CUresult runtime_look_up(
-	const char *name, void **function, int version, unsigned long long flags, int *status)
+CUresult runtime_look_up(const char *name, void **function, int version,
+	unsigned long long flags, int *status)
 {
 	void *handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
 	void *v2 = handle ? dlsym(handle, "cuGetProcAddress_v2") : NULL;
@@ -68,8 +68,8 @@ static bool fill(struct driver *d)
 	bool all = true;
 
 #define FILL(name, version) all &= look_up(#name, version, LEGACY, &d->name##_[LEGACY]);
-#define FILL_BOTH(name, version)                                                         \
-	all &= look_up(#name, version, LEGACY, &d->name##_[LEGACY]);                     \
+#define FILL_BOTH(name, version)                                     \
+	all &= look_up(#name, version, LEGACY, &d->name##_[LEGACY]); \
 	all &= look_up(#name, version, PER_THREAD, &d->name##_[PER_THREAD]);
 	DRIVER_FUNCTIONS(FILL, FILL_BOTH)
 #undef FILL
@@ -284,7 +284,8 @@ RUNTIME(cudaDeviceEnablePeerAccess, int peer, unsigned int flags)
 	CUcontext ctx;
 
 	err = err ? err : runtime_context_of(peer, &ctx);
-	return runtime_leave(err ? err : translate(CALL(cuCtxEnablePeerAccess)(ctx, flags)));
+	return runtime_leave(
+		err ? err : translate(CALL(cuCtxEnablePeerAccess)(ctx, flags)));
 }
 
 RUNTIME(cudaDeviceDisablePeerAccess, int peer)
@@ -370,7 +371,8 @@ static cudaError_t old_entry_point(
 	return err;
 }
 
-RUNTIME(cudaGetDriverEntryPoint, const char *name, void **function, unsigned long long flags)
+RUNTIME(cudaGetDriverEntryPoint, const char *name, void **function,
+	unsigned long long flags)
 {
 	return old_entry_point(name, function, flags);
 }
@@ -381,8 +383,8 @@ RUNTIME(cudaGetDriverEntryPoint_ptsz, const char *name, void **function,
 	return old_entry_point(name, function, flags ? flags : 2);
 }
 #else
-RUNTIME(cudaGetDriverEntryPoint, const char *name, void **function, unsigned long long flags,
-	int *status)
+RUNTIME(cudaGetDriverEntryPoint, const char *name, void **function,
+	unsigned long long flags, int *status)
 {
 	return entry_point(name, function, own_version(), flags, status);
 }

@@ -4,12 +4,14 @@
 
 /* ---- Captures ---- */
 
-static cudaError_t stream_begin_capture(cudaStream_t stream, enum cudaStreamCaptureMode mode, enum flavour flavour)
+static cudaError_t stream_begin_capture(
+	cudaStream_t stream, enum cudaStreamCaptureMode mode, enum flavour flavour)
 {
 	cudaError_t err = runtime_enter();
 
-	err = err ? err : translate(CALL_AS(flavour, cuStreamBeginCapture)(
-		stream, (CUstreamCaptureMode)mode));
+	err = err ? err
+		  : translate(CALL_AS(flavour, cuStreamBeginCapture)(
+			    stream, (CUstreamCaptureMode)mode));
 	return runtime_leave(err);
 }
 
@@ -23,7 +25,8 @@ RUNTIME(cudaStreamBeginCapture_ptsz, cudaStream_t stream, enum cudaStreamCapture
 	return stream_begin_capture(stream, mode, PER_THREAD);
 }
 
-static cudaError_t stream_end_capture(cudaStream_t stream, cudaGraph_t *graph, enum flavour flavour)
+static cudaError_t stream_end_capture(
+	cudaStream_t stream, cudaGraph_t *graph, enum flavour flavour)
 {
 	cudaError_t err = runtime_enter();
 
@@ -41,12 +44,14 @@ RUNTIME(cudaStreamEndCapture_ptsz, cudaStream_t stream, cudaGraph_t *graph)
 	return stream_end_capture(stream, graph, PER_THREAD);
 }
 
-static cudaError_t stream_is_capturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status, enum flavour flavour)
+static cudaError_t stream_is_capturing(
+	cudaStream_t stream, enum cudaStreamCaptureStatus *status, enum flavour flavour)
 {
 	cudaError_t err = runtime_enter();
 
-	err = err ? err : translate(CALL_AS(flavour, cuStreamIsCapturing)(
-		stream, (CUstreamCaptureStatus *)status));
+	err = err ? err
+		  : translate(CALL_AS(flavour, cuStreamIsCapturing)(
+			    stream, (CUstreamCaptureStatus *)status));
 	return runtime_leave(err);
 }
 
@@ -55,7 +60,8 @@ RUNTIME(cudaStreamIsCapturing, cudaStream_t stream, enum cudaStreamCaptureStatus
 	return stream_is_capturing(stream, status, LEGACY);
 }
 
-RUNTIME(cudaStreamIsCapturing_ptsz, cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+RUNTIME(cudaStreamIsCapturing_ptsz, cudaStream_t stream,
+	enum cudaStreamCaptureStatus *status)
 {
 	return stream_is_capturing(stream, status, PER_THREAD);
 }
@@ -130,7 +136,8 @@ RUNTIME(cudaGraphGetNodes, cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *co
 {
 	cudaError_t err = runtime_enter();
 
-	return runtime_leave(err ? err : translate(CALL(cuGraphGetNodes)(graph, nodes, count)));
+	return runtime_leave(
+		err ? err : translate(CALL(cuGraphGetNodes)(graph, nodes, count)));
 }
 
 static cudaError_t instantiate(
@@ -138,7 +145,8 @@ static cudaError_t instantiate(
 {
 	cudaError_t err = runtime_enter();
 
-	err = err ? err : translate(CALL(cuGraphInstantiateWithFlags)(exec, graph, flags));
+	err = err ? err
+		  : translate(CALL(cuGraphInstantiateWithFlags)(exec, graph, flags));
 	return runtime_leave(err);
 }
 
@@ -173,7 +181,8 @@ RUNTIME(cudaGraphExecDestroy, cudaGraphExec_t exec)
 	return runtime_leave(err ? err : translate(CALL(cuGraphExecDestroy)(exec)));
 }
 
-static cudaError_t graph_launch(cudaGraphExec_t exec, cudaStream_t stream, enum flavour flavour)
+static cudaError_t graph_launch(
+	cudaGraphExec_t exec, cudaStream_t stream, enum flavour flavour)
 {
 	cudaError_t err = runtime_enter();
 

@@ -62,7 +62,8 @@ RUNTIME(cudaMalloc3D, struct cudaPitchedPtr *pitched, struct cudaExtent extent)
 
 	if (err == cudaSuccess && !pitched)
 		err = cudaErrorInvalidValue;
-	if (err == cudaSuccess && __builtin_mul_overflow(extent.height, extent.depth, &rows))
+	if (err == cudaSuccess &&
+		__builtin_mul_overflow(extent.height, extent.depth, &rows))
 		err = cudaErrorMemoryAllocation;
 	if (err == cudaSuccess)
 		err = allocate_pitch(&pitched->ptr, &pitched->pitch, extent.width, rows);
@@ -153,7 +154,8 @@ static cudaError_t free_async(void *ptr, cudaStream_t stream, enum flavour flavo
 	cudaError_t err = runtime_enter();
 
 	if (err == cudaSuccess && ptr)
-		err = translate(CALL_AS(flavour, cuMemFreeAsync)((CUdeviceptr)ptr, stream));
+		err = translate(
+			CALL_AS(flavour, cuMemFreeAsync)((CUdeviceptr)ptr, stream));
 	return runtime_leave(err);
 }
 
@@ -178,7 +180,8 @@ RUNTIME(cudaMemGetInfo, size_t *free_bytes, size_t *total)
 {
 	cudaError_t err = runtime_enter();
 
-	return runtime_leave(err ? err : translate(CALL(cuMemGetInfo)(free_bytes, total)));
+	return runtime_leave(
+		err ? err : translate(CALL(cuMemGetInfo)(free_bytes, total)));
 }
 
 /* ---- Pinned host memory ---- */
@@ -194,7 +197,8 @@ RUNTIME(cudaHostAlloc, void **ptr, size_t size, unsigned int flags)
 {
 	cudaError_t err = runtime_enter();
 
-	return runtime_leave(err ? err : translate(CALL(cuMemHostAlloc)(ptr, size, flags)));
+	return runtime_leave(
+		err ? err : translate(CALL(cuMemHostAlloc)(ptr, size, flags)));
 }
 
 RUNTIME(cudaFreeHost, void *ptr)
@@ -243,8 +247,8 @@ RUNTIME(cudaHostGetFlags, unsigned int *flags, void *ptr)
 
 /* ---- Copies ---- */
 
-static CUresult copy(
-	void *dst, const void *src, size_t size, enum cudaMemcpyKind kind, enum flavour flavour)
+static CUresult copy(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind,
+	enum flavour flavour)
 {
 	CUdeviceptr to = (CUdeviceptr)dst, from = (CUdeviceptr)src;
 
@@ -270,11 +274,13 @@ RUNTIME(cudaMemcpy, void *dst, const void *src, size_t size, enum cudaMemcpyKind
 	return runtime_leave(err ? err : translate(copy(dst, src, size, kind, LEGACY)));
 }
 
-RUNTIME(cudaMemcpy_ptds, void *dst, const void *src, size_t size, enum cudaMemcpyKind kind)
+RUNTIME(cudaMemcpy_ptds, void *dst, const void *src, size_t size,
+	enum cudaMemcpyKind kind)
 {
 	cudaError_t err = runtime_enter();
 
-	return runtime_leave(err ? err : translate(copy(dst, src, size, kind, PER_THREAD)));
+	return runtime_leave(
+		err ? err : translate(copy(dst, src, size, kind, PER_THREAD)));
 }
 
 static CUresult copy_async(void *dst, const void *src, size_t size,
@@ -297,8 +303,8 @@ static CUresult copy_async(void *dst, const void *src, size_t size,
 	}
 }
 
-RUNTIME(cudaMemcpyAsync, void *dst, const void *src, size_t size, enum cudaMemcpyKind kind,
-	cudaStream_t stream)
+RUNTIME(cudaMemcpyAsync, void *dst, const void *src, size_t size,
+	enum cudaMemcpyKind kind, cudaStream_t stream)
 {
 	cudaError_t err = runtime_enter();
 
@@ -326,9 +332,13 @@ struct rectangle {
 static CUDA_MEMCPY2D driver_rectangle(const struct rectangle *r)
 {
 	return (CUDA_MEMCPY2D){.dstMemoryType = CU_MEMORYTYPE_UNIFIED,
-		.dstDevice = (CUdeviceptr)r->dst, .dstPitch = r->dst_pitch,
-		.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = (CUdeviceptr)r->src,
-		.srcPitch = r->src_pitch, .WidthInBytes = r->width, .Height = r->height};
+		.dstDevice = (CUdeviceptr)r->dst,
+		.dstPitch = r->dst_pitch,
+		.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+		.srcDevice = (CUdeviceptr)r->src,
+		.srcPitch = r->src_pitch,
+		.WidthInBytes = r->width,
+		.Height = r->height};
 }
 
 RUNTIME(cudaMemcpy2D, void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
@@ -436,7 +446,8 @@ static enum cudaMemoryType type_of(unsigned memory, unsigned managed)
 }
 
 /* Memory that is not CUDA's is no error. The struct grew in 13: no more is written. */
-static cudaError_t get_attributes(struct cudaPointerAttributes *attributes, const void *ptr)
+static cudaError_t get_attributes(
+	struct cudaPointerAttributes *attributes, const void *ptr)
 {
 	unsigned memory = 0, managed = 0;
 	int device = 0;
@@ -456,7 +467,8 @@ static cudaError_t get_attributes(struct cudaPointerAttributes *attributes, cons
 	return cudaSuccess;
 }
 
-RUNTIME(cudaPointerGetAttributes, struct cudaPointerAttributes *attributes, const void *ptr)
+RUNTIME(cudaPointerGetAttributes, struct cudaPointerAttributes *attributes,
+	const void *ptr)
 {
 	cudaError_t err = runtime_enter();
 

@@ -9,7 +9,8 @@ static cudaError_t create_stream(cudaStream_t *stream, unsigned flags, int prior
 	cudaError_t err = runtime_enter();
 
 	if (err == cudaSuccess)
-		err = translate(CALL(cuStreamCreateWithPriority)(stream, flags, priority));
+		err = translate(
+			CALL(cuStreamCreateWithPriority)(stream, flags, priority));
 	return runtime_leave(err);
 }
 
@@ -23,7 +24,8 @@ RUNTIME(cudaStreamCreateWithFlags, cudaStream_t *stream, unsigned int flags)
 	return create_stream(stream, flags, 0);
 }
 
-RUNTIME(cudaStreamCreateWithPriority, cudaStream_t *stream, unsigned int flags, int priority)
+RUNTIME(cudaStreamCreateWithPriority, cudaStream_t *stream, unsigned int flags,
+	int priority)
 {
 	return create_stream(stream, flags, priority);
 }
@@ -71,11 +73,13 @@ RUNTIME(cudaStreamQuery_ptsz, cudaStream_t stream)
 	return stream_query(stream, PER_THREAD);
 }
 
-static cudaError_t stream_wait_event(cudaStream_t stream, cudaEvent_t event, unsigned int flags, enum flavour flavour)
+static cudaError_t stream_wait_event(
+	cudaStream_t stream, cudaEvent_t event, unsigned int flags, enum flavour flavour)
 {
 	cudaError_t err = runtime_enter();
 
-	err = err ? err : translate(CALL_AS(flavour, cuStreamWaitEvent)(stream, event, flags));
+	err = err ? err
+		  : translate(CALL_AS(flavour, cuStreamWaitEvent)(stream, event, flags));
 	return runtime_leave(err);
 }
 
@@ -84,12 +88,14 @@ RUNTIME(cudaStreamWaitEvent, cudaStream_t stream, cudaEvent_t event, unsigned in
 	return stream_wait_event(stream, event, flags, LEGACY);
 }
 
-RUNTIME(cudaStreamWaitEvent_ptsz, cudaStream_t stream, cudaEvent_t event, unsigned int flags)
+RUNTIME(cudaStreamWaitEvent_ptsz, cudaStream_t stream, cudaEvent_t event,
+	unsigned int flags)
 {
 	return stream_wait_event(stream, event, flags, PER_THREAD);
 }
 
-static cudaError_t launch_host_func(cudaStream_t stream, cudaHostFn_t fn, void *user, enum flavour flavour)
+static cudaError_t launch_host_func(
+	cudaStream_t stream, cudaHostFn_t fn, void *user, enum flavour flavour)
 {
 	cudaError_t err = runtime_enter();
 
@@ -155,7 +161,8 @@ RUNTIME(cudaEventElapsedTime, float *milliseconds, cudaEvent_t start, cudaEvent_
 	return runtime_leave(err);
 }
 
-static cudaError_t event_record(cudaEvent_t event, cudaStream_t stream, enum flavour flavour)
+static cudaError_t event_record(
+	cudaEvent_t event, cudaStream_t stream, enum flavour flavour)
 {
 	cudaError_t err = runtime_enter();
 

@@ -119,7 +119,8 @@ API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 {
 	CUresult err = gate(__func__, GATE_QUERY);
 
-	return done(__func__, err ? err : compute_capability(major, minor, dev), "%d", dev);
+	return done(
+		__func__, err ? err : compute_capability(major, minor, dev), "%d", dev);
 }
 
 static CUresult get_pci_bus_id(char *id, int len, CUdevice dev)
@@ -141,48 +142,43 @@ API CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice dev)
 
 /* By number: the names of some changed between CUDA versions. What is not here is 0. */
 static const int attributes[][2] = {
-	{1, 1024},	  /* threads per block */
-	{2, 1024},	  /* block dimensions */
-	{3, 1024},
-	{4, 64},
-	{5, 2147483647},  /* grid dimensions */
-	{6, 65535},
-	{7, 65535},
-	{8, 49152},	  /* shared memory per block */
-	{9, 65536},	  /* constant memory */
-	{10, 32},	  /* warp */
-	{12, 65536},	  /* registers per block */
-	{13, 1980000},	  /* clock, kHz */
-	{14, 512},	  /* texture alignment */
-	{15, 1},	  /* copies beside kernels */
-	{16, 8},	  /* multiprocessors */
-	{19, 1},	  /* can map host memory */
-	{31, 1},	  /* concurrent kernels */
-	{36, 3201000},	  /* memory clock, kHz */
-	{37, 6144},	  /* bus width */
-	{38, 62914560},	  /* level 2 cache */
-	{39, 2048},	  /* threads per multiprocessor */
-	{40, 3},	  /* copy engines */
-	{41, 1},	  /* unified addressing */
-	{51, 32},	  /* texture pitch alignment */
-	{75, 9},	  /* compute capability */
-	{76, 0},
-	{78, 1},	  /* stream priorities */
-	{81, 233472},	  /* shared memory per multiprocessor */
-	{82, 65536},	  /* registers per multiprocessor */
-	{83, 1},	  /* managed memory */
-	{89, 1},	  /* concurrent managed access */
-	{90, 1},	  /* compute preemption */
-	{91, 1},	  /* registered host memory has one address */
-	{95, 1},	  /* cooperative launch */
-	{97, 232448},	  /* shared memory per block, opted in */
-	{103, 1},	  /* file descriptors for VMM memory */
-	{106, 32},	  /* blocks per multiprocessor */
-	{110, 1},	  /* GPUDirect RDMA for VMM memory */
-	{115, 1},	  /* memory pools */
-	{116, 1},	  /* GPUDirect RDMA */
-	{119, 1},	  /* pool handle types */
-	{134, 0},	  /* host NUMA node */
+	{1, 1024},                           /* threads per block */
+	{2, 1024},                           /* block dimensions */
+	{3, 1024}, {4, 64}, {5, 2147483647}, /* grid dimensions */
+	{6, 65535}, {7, 65535}, {8, 49152},  /* shared memory per block */
+	{9, 65536},                          /* constant memory */
+	{10, 32},                            /* warp */
+	{12, 65536},                         /* registers per block */
+	{13, 1980000},                       /* clock, kHz */
+	{14, 512},                           /* texture alignment */
+	{15, 1},                             /* copies beside kernels */
+	{16, 8},                             /* multiprocessors */
+	{19, 1},                             /* can map host memory */
+	{31, 1},                             /* concurrent kernels */
+	{36, 3201000},                       /* memory clock, kHz */
+	{37, 6144},                          /* bus width */
+	{38, 62914560},                      /* level 2 cache */
+	{39, 2048},                          /* threads per multiprocessor */
+	{40, 3},                             /* copy engines */
+	{41, 1},                             /* unified addressing */
+	{51, 32},                            /* texture pitch alignment */
+	{75, 9},                             /* compute capability */
+	{76, 0}, {78, 1},                    /* stream priorities */
+	{81, 233472},                        /* shared memory per multiprocessor */
+	{82, 65536},                         /* registers per multiprocessor */
+	{83, 1},                             /* managed memory */
+	{89, 1},                             /* concurrent managed access */
+	{90, 1},                             /* compute preemption */
+	{91, 1},                             /* registered host memory has one address */
+	{95, 1},                             /* cooperative launch */
+	{97, 232448},                        /* shared memory per block, opted in */
+	{103, 1},                            /* file descriptors for VMM memory */
+	{106, 32},                           /* blocks per multiprocessor */
+	{110, 1},                            /* GPUDirect RDMA for VMM memory */
+	{115, 1},                            /* memory pools */
+	{116, 1},                            /* GPUDirect RDMA */
+	{119, 1},                            /* pool handle types */
+	{134, 0},                            /* host NUMA node */
 };
 
 static CUresult get_attribute(int *value, int which, CUdevice dev)
@@ -209,8 +205,8 @@ API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice
 {
 	CUresult err = gate(__func__, GATE_QUERY);
 
-	return done(__func__, err ? err : get_attribute(value, which, dev), "%d, %d", which,
-		dev);
+	return done(__func__, err ? err : get_attribute(value, which, dev), "%d, %d",
+		which, dev);
 }
 
 static CUresult can_access_peer(int *can, CUdevice dev, CUdevice peer)
@@ -227,7 +223,8 @@ API CUresult cuDeviceCanAccessPeer(int *can, CUdevice dev, CUdevice peer)
 {
 	CUresult err = gate(__func__, GATE_QUERY);
 
-	return done(__func__, err ? err : can_access_peer(can, dev, peer), "%d, %d", dev, peer);
+	return done(__func__, err ? err : can_access_peer(can, dev, peer), "%d, %d", dev,
+		peer);
 }
 
 void fakecuda_budget(int device, size_t bytes)

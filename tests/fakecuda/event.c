@@ -14,7 +14,8 @@ struct CUevent_st {
 	unsigned flags, refs;
 	struct CUstream_st *stream; /* where it was recorded, or NULL */
 	uint64_t item;
-	unsigned long long capture; /* the capture it was recorded in; stream is then NULL */
+	unsigned long long
+		capture; /* the capture it was recorded in; stream is then NULL */
 	struct CUstream_st *captured_in;
 	double milliseconds; /* when the item ran */
 };
@@ -112,7 +113,8 @@ API CUresult cuEventDestroy(CUevent event)
 	return cuEventDestroy_v2(event);
 }
 
-static CUresult record_captured_locked(struct CUevent_st *event, struct CUstream_st *stream)
+static CUresult record_captured_locked(
+	struct CUevent_st *event, struct CUstream_st *stream)
 {
 	if (stream->capture->is_invalid)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -176,7 +178,8 @@ API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int
 	return cuEventRecord(event, stream);
 }
 
-API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags)
+API CUresult cuEventRecordWithFlags_ptsz(
+	CUevent event, CUstream stream, unsigned int flags)
 {
 	(void)flags;
 	return cuEventRecord(event, per_thread(stream));
@@ -332,8 +335,8 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flag
 {
 	CUresult err = gate(__func__, GATE_CONTEXT);
 
-	return done(__func__, err ? err : wait(stream, event), "%p, %p, %#x", (void *)stream,
-		(void *)event, flags);
+	return done(__func__, err ? err : wait(stream, event), "%p, %p, %#x",
+		(void *)stream, (void *)event, flags);
 }
 
 API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)

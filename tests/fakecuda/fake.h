@@ -3,10 +3,10 @@
  * What the files of the fake driver share. Each noun has its file; what a function
  * promises stands here.
  *
- * One lock, fake_lock(), guards every table, list and count. Work that takes long (copies,
- * kernels, host functions, delays) is done without it. Functions named _locked want it
- * held; others take it themselves. The ledger's file lock and the lock of inject.c are
- * taken under it, never the other way round.
+ * One lock, fake_lock(), guards every table, list and count. Work that takes long
+ * (copies, kernels, host functions, delays) is done without it. Functions named _locked
+ * want it held; others take it themselves. The ledger's file lock and the lock of
+ * inject.c are taken under it, never the other way round.
  */
 #ifndef FAKE_H
 #define FAKE_H
@@ -28,7 +28,8 @@
 enum {
 	DEVICES_MAX = FAKECUDA_DEVICES_MAX,
 	GRANULE = 2 << 20,
-	PIECE = 64 << 10, /* device memory is looked up, and poisoned, in pieces of this */
+	PIECE = 64
+		<< 10, /* device memory is looked up, and poisoned, in pieces of this */
 	KERNEL_PARAMS = 16,
 	KERNEL_PARAM_BYTES = 512,
 };
@@ -62,7 +63,7 @@ struct thread {
 	struct CUctx_st *stack[32];
 	unsigned depth;
 	CUstreamCaptureMode mode;
-	bool is_worker;		/* runs a host function or a kernel: may not call CUDA */
+	bool is_worker;         /* runs a host function or a kernel: may not call CUDA */
 	struct kernel_run *run; /* the kernel that runs on this thread */
 };
 struct thread *thread_self(void);
@@ -106,7 +107,7 @@ struct CUctx_st {
 	unsigned flags;
 	bool is_primary, is_live;
 	unsigned retains;
-	CUresult lost; /* what every call answers after a fault */
+	CUresult lost;  /* what every call answers after a fault */
 	unsigned peers; /* devices whose native memory this one may use, as bits */
 	struct CUstream_st *streams;
 	struct CUstream_st *legacy;
@@ -149,12 +150,13 @@ bool index_overlaps(const struct index *index, CUdeviceptr base, size_t size);
 struct physical {
 	size_t size;
 	int device;
-	unsigned char *bytes;	/* where the host finds it */
+	unsigned char *bytes;   /* where the host finds it */
 	unsigned char *touched; /* a bit a piece: no longer poison to be */
-	int fd;			/* of the memfd once it was exported, else -1 */
-	uint64_t inode;		/* names it in the ledger, with fd */
+	int fd;                 /* of the memfd once it was exported, else -1 */
+	uint64_t inode;         /* names it in the ledger, with fd */
 	unsigned handle_refs, map_refs;
-	unsigned pins; /* accesses under way: the bytes stay although the memory is freed */
+	unsigned pins; /* accesses under way: the bytes stay although the memory is freed
+			*/
 	bool is_vmm, is_charged;
 	CUmemGenericAllocationHandle handle; /* 0: never had one */
 	CUmemAllocationProp prop;
@@ -223,7 +225,8 @@ struct window {
 };
 
 /* The memory at `at`: `size` bytes of it, or as many as lie in one piece. */
-bool space_pin(CUdeviceptr at, size_t size, const struct access *access, struct window *w);
+bool space_pin(
+	CUdeviceptr at, size_t size, const struct access *access, struct window *w);
 bool space_pin_locked(
 	CUdeviceptr at, size_t size, const struct access *access, struct window *w);
 /* False when the memory was taken away meanwhile. */
@@ -281,7 +284,7 @@ struct side {
 	CUdeviceptr at;
 	size_t pitch;
 	bool is_device;
-	bool is_pinned;	      /* host memory that has to be registered still when used */
+	bool is_pinned;       /* host memory that has to be registered still when used */
 	struct CUctx_st *ctx; /* on whose behalf device memory is reached */
 };
 
@@ -341,7 +344,8 @@ struct CUstream_st {
 	uint64_t queued, finished; /* items handed in, items done */
 	unsigned refs;
 	struct capture *capture;
-	bool is_unjoined; /* captured work that the capture's origin does not wait for yet */
+	bool is_unjoined; /* captured work that the capture's origin does not wait for yet
+			   */
 	unsigned long long id;
 };
 

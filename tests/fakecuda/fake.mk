@@ -5,10 +5,11 @@ FAKE     := $(B)/fake
 FAKE_SRC := tests/fakecuda
 FAKE_DRIVER  := capture context copy device digest_kernel error event fill graph host index init inject \
                 ipc ledger module native op physical pointer pool proc report space \
-                stream vmm
+                stream stream_info vmm
 FAKE_RUNTIME := cudart_device cudart_error cudart_graph cudart_memory cudart_stream
 
-FAKE_SO      = -shared -Wl,-soname,$(@F) -Wl,-Bsymbolic $(if $(SAN),,-Wl,-z,defs)
+FAKE_SO      = -shared -Wl,-soname,$(@F) -Wl,-Bsymbolic -Wl,-z,nodelete \
+               $(if $(SAN),,-Wl,-z,defs)
 FAKE_COMPILE = $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
 
 fakecuda: $(FAKE)/libcuda.so.1 $(FAKE)/libcuda.so $(FAKE)/libcudart.so.11.0 \
@@ -58,7 +59,8 @@ $(FAKE)/libcudart.so: $(FAKE)/libcudart.so.13
 	ln -sf $(<F) $@
 
 # The fake's own test is linked to nothing else of ours.
-FAKE_CASES := tests/test_fakecuda.c $(FAKE_SRC)/cases.c $(FAKE_SRC)/cases_process.c
+FAKE_CASES := tests/test_fakecuda.c $(FAKE_SRC)/cases.c $(FAKE_SRC)/cases_process.c \
+	$(FAKE_SRC)/cases_shared.c $(FAKE_SRC)/cases_stream.c
 
 $(B)/test_fakecuda: $(FAKE_CASES) $(FAKE_SRC)/cases.h $(FAKE_SRC)/fakecuda.h tests/test.h \
 	$(FAKE)/libcuda.so | fakecuda

@@ -23,13 +23,13 @@ enum { FAKECUDA_DEVICES_MAX = 8 };
 
 /* What exists in this process at one moment. */
 struct fakecuda_report {
-	size_t handles;		   /* VMM handles held: creates, imports and retains */
-	size_t mappings;	   /* VMM mappings */
-	size_t reservations;	   /* without those that a primary context reset orphaned */
-	size_t native_allocs;	   /* cuMemAlloc and kin, managed, pools, opened by IPC */
+	size_t handles;       /* VMM handles held: creates, imports and retains */
+	size_t mappings;      /* VMM mappings */
+	size_t reservations;  /* without those that a primary context reset orphaned */
+	size_t native_allocs; /* cuMemAlloc and kin, managed, pools, opened by IPC */
 	size_t host_registrations; /* registered or allocated pinned host ranges */
 	size_t bytes_used[FAKECUDA_DEVICES_MAX]; /* of all processes sharing the device */
-	unsigned long faults;			 /* bad accesses made by device work */
+	unsigned long faults;                    /* bad accesses made by device work */
 };
 
 FAKECUDA_API void fakecuda_report(struct fakecuda_report *report);
@@ -51,7 +51,8 @@ FAKECUDA_API unsigned long fakecuda_calls(const char *name);
 /* Every item in a stream waits this long before it runs. */
 FAKECUDA_API void fakecuda_delay_us(unsigned microseconds);
 
-/* Change the memory of a device, for all processes that share it. What is in use stays. */
+/* Change the memory of a device, for all processes that share it. What is in use stays.
+ */
 FAKECUDA_API void fakecuda_budget(int device, size_t bytes);
 
 /*
@@ -64,8 +65,9 @@ FAKECUDA_API void fakecuda_kernel(
 
 /*
  * Host memory that stands for [ptr, ptr + size), which must lie in one mapping. Inside a
- * kernel NULL is an illegal access: it is counted, and the context is lost when the kernel
- * returns. Elsewhere it lets a test look, with no access check, until the memory is freed.
+ * kernel NULL is an illegal access: it is counted, and the context is lost when the
+ * kernel returns. Elsewhere it lets a test look, with no access check, until the memory
+ * is freed.
  */
 FAKECUDA_API void *fakecuda_at(CUdeviceptr ptr, size_t size);
 

@@ -131,7 +131,8 @@ API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
 	CUresult err = gate(__func__, GATE_DRIVER);
 
-	return done(__func__, err ? err : get_nodes(graph, nodes, count), "%p", (void *)graph);
+	return done(__func__, err ? err : get_nodes(graph, nodes, count), "%p",
+		(void *)graph);
 }
 
 /* ---- Executable graphs ---- */
@@ -180,8 +181,8 @@ API CUresult cuGraphInstantiateWithFlags(
 		(void *)graph, flags);
 }
 
-API CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node,
-	char *log, size_t size)
+API CUresult cuGraphInstantiate_v2(
+	CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t size)
 {
 	CUresult err = gate(__func__, GATE_DRIVER);
 
@@ -192,8 +193,8 @@ API CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode
 	return done(__func__, err ? err : instantiate(exec, graph), "%p", (void *)graph);
 }
 
-API CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node,
-	char *log, size_t size)
+API CUresult cuGraphInstantiate(
+	CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t size)
 {
 	return cuGraphInstantiate_v2(exec, graph, error_node, log, size);
 }

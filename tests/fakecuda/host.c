@@ -21,7 +21,8 @@ bool host_is_pinned_locked(const void *at, size_t size)
 	CUdeviceptr from = (CUdeviceptr)at, end = from + size;
 
 	while (from < end) {
-		const struct host_range *host = (struct host_range *)index_find(&hosts, from);
+		const struct host_range *host =
+			(struct host_range *)index_find(&hosts, from);
 
 		if (!host)
 			return false;
@@ -64,8 +65,12 @@ static CUresult insert_locked(CUdeviceptr base, size_t size, unsigned flags, boo
 	host = calloc(1, sizeof *host);
 	if (!host)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*host = (struct host_range){.base = base, .size = size, .flags = flags,
-		.is_ours = is_ours, .ctx = context_current(), .id = fake_next_id()};
+	*host = (struct host_range){.base = base,
+		.size = size,
+		.flags = flags,
+		.is_ours = is_ours,
+		.ctx = context_current(),
+		.id = fake_next_id()};
 	if (index_insert(&hosts, (struct extent *)host))
 		return CUDA_SUCCESS;
 	free(host);
@@ -142,7 +147,8 @@ API CUresult cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
 {
 	CUresult err = gate(__func__, GATE_CONTEXT);
 
-	return done(__func__, err ? err : allocate(ptr, size, flags), "%zu, %#x", size, flags);
+	return done(__func__, err ? err : allocate(ptr, size, flags), "%zu, %#x", size,
+		flags);
 }
 
 /* Finds the range that begins at `ptr` and is (not) ours, and removes it. */
@@ -255,7 +261,8 @@ API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *dev, void *ptr, unsigned 
 {
 	CUresult err = gate(__func__, GATE_CONTEXT);
 
-	return done(__func__, err ? err : device_pointer(dev, ptr), "%p, %#x", ptr, flags);
+	return done(
+		__func__, err ? err : device_pointer(dev, ptr), "%p, %#x", ptr, flags);
 }
 
 static CUresult get_flags(unsigned *flags, void *ptr)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The way into and out of every exported function: counts the call, fails it by order
- * (FAKECUDA_FAIL, fakecuda_fail()), refuses it in the wrong state, and writes the call log
- * (FAKECUDA_LOG). Its lock guards the counts and the orders.
+ * (FAKECUDA_FAIL, fakecuda_fail()), refuses it in the wrong state, and writes the call
+ * log (FAKECUDA_LOG). Its lock guards the counts and the orders.
  */
 #include "fake.h"
 

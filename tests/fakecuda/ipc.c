@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Legacy IPC, for native memory only. A handle says where the exporter's memfd is, and the
- * opener takes it from there.
+ * Legacy IPC, for native memory only. A handle says where the exporter's memfd is, and
+ * the opener takes it from there.
  */
 #include "fake.h"
 
@@ -35,8 +35,12 @@ static CUresult get_locked(struct ticket *ticket, CUdeviceptr ptr)
 	err = physical_share_locked(range->phys, &fd);
 	if (err != CUDA_SUCCESS)
 		return err;
-	*ticket = (struct ticket){.magic = MAGIC, .pid = getpid(), .fd = fd,
-		.inode = range->phys->inode, .offset = range->offset, .size = range->size};
+	*ticket = (struct ticket){.magic = MAGIC,
+		.pid = getpid(),
+		.fd = fd,
+		.inode = range->phys->inode,
+		.offset = range->offset,
+		.size = range->size};
 	return CUDA_SUCCESS;
 }
 
@@ -102,9 +106,14 @@ static CUresult place_locked(
 		free(range);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	*range = (struct range){.base = base + ticket->offset, .size = ticket->size,
-		.kind = RANGE_OPENED, .phys = phys, .offset = ticket->offset,
-		.ctx = context_current(), .opens = 1, .id = fake_next_id()};
+	*range = (struct range){.base = base + ticket->offset,
+		.size = ticket->size,
+		.kind = RANGE_OPENED,
+		.phys = phys,
+		.offset = ticket->offset,
+		.ctx = context_current(),
+		.opens = 1,
+		.id = fake_next_id()};
 	if (!index_insert(&space_ranges, (struct extent *)range)) {
 		free(range);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -133,7 +142,8 @@ static CUresult open_locked(const struct ticket *ticket, int fd, CUdeviceptr *pt
 	return err;
 }
 
-static CUresult open_handle(CUdeviceptr *ptr, const CUipcMemHandle *handle, unsigned flags)
+static CUresult open_handle(
+	CUdeviceptr *ptr, const CUipcMemHandle *handle, unsigned flags)
 {
 	struct ticket ticket;
 	CUresult err;
@@ -163,7 +173,8 @@ API CUresult cuIpcOpenMemHandle_v2(
 	return done(__func__, err, "%#llx", err ? 0 : *ptr);
 }
 
-API CUresult cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
+API CUresult cuIpcOpenMemHandle(
+	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
 {
 	return cuIpcOpenMemHandle_v2(ptr, handle, flags);
 }

@@ -170,7 +170,8 @@ bool ledger_open(int devices, size_t memory)
 
 bool ledger_look(void)
 {
-	return ledger || (map_ledger(false) && ledger->magic == MAGIC);
+	/* The file may be there before the first process has filled it in. */
+	return (ledger || map_ledger(false)) && ledger->magic == MAGIC;
 }
 
 void ledger_leave(void)

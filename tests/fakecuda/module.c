@@ -74,8 +74,8 @@ struct kernel_run {
 };
 
 /* [ptr, ptr + size) in one mapping, pinned by the caller's window. */
-static bool pin_range_locked(CUdeviceptr ptr, size_t size, const struct access *access,
-	struct window *w)
+static bool pin_range_locked(
+	CUdeviceptr ptr, size_t size, const struct access *access, struct window *w)
 {
 	struct range *range = space_find_locked(ptr);
 
@@ -213,7 +213,8 @@ static CUresult load(CUmodule *made, const void *image)
 	if (!made || !image)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!settings()->jit)
-		return is_ptx(image) ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_NO_BINARY_FOR_GPU;
+		return is_ptx(image) ? CUDA_ERROR_INVALID_PTX
+				     : CUDA_ERROR_NO_BINARY_FOR_GPU;
 	module = calloc(1, sizeof *module);
 	if (!module)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -241,7 +242,8 @@ API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned in
 
 	(void)options;
 	(void)values;
-	return done(__func__, err ? err : load(module, image), "%p, %u options", image, count);
+	return done(__func__, err ? err : load(module, image), "%p, %u options", image,
+		count);
 }
 
 static void forget_functions_locked(const struct CUmod_st *module)
@@ -426,8 +428,8 @@ static CUresult prepare(CUfunction handle, void **params, struct kernel *kernel)
 	return err;
 }
 
-static CUresult launch(
-	CUfunction fn, unsigned long blocks, unsigned long threads, void **params, CUstream stream)
+static CUresult launch(CUfunction fn, unsigned long blocks, unsigned long threads,
+	void **params, CUstream stream)
 {
 	struct op op = {.kind = OP_KERNEL};
 	CUresult err;
@@ -440,8 +442,9 @@ static CUresult launch(
 }
 
 API CUresult cuLaunchKernel(CUfunction fn, unsigned int grid_x, unsigned int grid_y,
-	unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z,
-	unsigned int shared, CUstream stream, void **params, void **extra)
+	unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+	unsigned int block_z, unsigned int shared, CUstream stream, void **params,
+	void **extra)
 {
 	CUresult err = gate(__func__, GATE_CONTEXT);
 	unsigned long blocks = (unsigned long)grid_x * grid_y * grid_z;
@@ -450,16 +453,17 @@ API CUresult cuLaunchKernel(CUfunction fn, unsigned int grid_x, unsigned int gri
 	if (err == CUDA_SUCCESS && extra)
 		err = CUDA_ERROR_NOT_SUPPORTED;
 	err = err ? err : launch(fn, blocks, threads, params, stream);
-	return done(__func__, err, "%p, %lu blocks, %lu threads, %u, %p", (void *)fn, blocks,
-		threads, shared, (void *)stream);
+	return done(__func__, err, "%p, %lu blocks, %lu threads, %u, %p", (void *)fn,
+		blocks, threads, shared, (void *)stream);
 }
 
 API CUresult cuLaunchKernel_ptsz(CUfunction fn, unsigned int grid_x, unsigned int grid_y,
-	unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z,
-	unsigned int shared, CUstream stream, void **params, void **extra)
+	unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+	unsigned int block_z, unsigned int shared, CUstream stream, void **params,
+	void **extra)
 {
-	return cuLaunchKernel(fn, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared,
-		per_thread(stream), params, extra);
+	return cuLaunchKernel(fn, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+		shared, per_thread(stream), params, extra);
 }
 
 static CUresult launch_host(CUstream stream, CUhostFn fn, void *user)

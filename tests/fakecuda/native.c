@@ -20,7 +20,7 @@ struct block {
 	struct physical *phys;
 	struct CUctx_st *ctx;
 	enum range_kind kind;
-	unsigned live;		     /* allocations in it */
+	unsigned live; /* allocations in it */
 	bool is_shared;
 	unsigned char taken[SLOTS]; /* of a shared one */
 };
@@ -37,7 +37,8 @@ static bool open_window_locked(void)
 {
 	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-	for (size_t size = (size_t)1 << 38; !window && size >= (size_t)1 << 32; size /= 2) {
+	for (size_t size = (size_t)1 << 38; !window && size >= (size_t)1 << 32;
+		size /= 2) {
 		void *at = mmap(NULL, size, PROT_NONE, flags, -1, 0);
 
 		if (at == MAP_FAILED)
@@ -146,8 +147,8 @@ static size_t free_slots(const struct block *block, size_t n)
 	return SLOTS;
 }
 
-static CUresult find_shared_locked(struct CUctx_st *ctx, size_t slots, enum range_kind kind,
-	struct block **found, size_t *slot)
+static CUresult find_shared_locked(struct CUctx_st *ctx, size_t slots,
+	enum range_kind kind, struct block **found, size_t *slot)
 {
 	CUresult err;
 
@@ -187,8 +188,12 @@ CUresult native_place_locked(
 		err = new_block_locked(ctx, size, kind, &block);
 	if (err != CUDA_SUCCESS)
 		goto free_range;
-	*range = (struct range){.base = block->base + slot * SLOT, .size = size,
-		.kind = kind, .phys = block->phys, .offset = slot * SLOT, .ctx = ctx,
+	*range = (struct range){.base = block->base + slot * SLOT,
+		.size = size,
+		.kind = kind,
+		.phys = block->phys,
+		.offset = slot * SLOT,
+		.ctx = ctx,
 		.id = fake_next_id()};
 	err = CUDA_ERROR_OUT_OF_MEMORY;
 	if (!index_insert(&space_ranges, (struct extent *)range))
@@ -273,7 +278,8 @@ static CUresult allocate_pitch(
 	size_t padded, size;
 	CUresult err;
 
-	if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16))
+	if (!pitch || !width || !height ||
+		(element != 4 && element != 8 && element != 16))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (__builtin_add_overflow(width, SLOT - 1, &padded))
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -353,8 +359,12 @@ static CUresult allocate_managed_locked(CUdeviceptr *ptr, size_t size)
 		phys = physical_wrap_locked(ctx->device, at, mapped);
 	if (!phys)
 		goto fail;
-	*range = (struct range){.base = (CUdeviceptr)at, .size = size,
-		.kind = RANGE_MANAGED, .phys = phys, .ctx = ctx, .id = fake_next_id()};
+	*range = (struct range){.base = (CUdeviceptr)at,
+		.size = size,
+		.kind = RANGE_MANAGED,
+		.phys = phys,
+		.ctx = ctx,
+		.id = fake_next_id()};
 	phys->map_refs = 1;
 	if (index_insert(&space_ranges, (struct extent *)range)) {
 		*ptr = range->base;
@@ -414,5 +424,6 @@ API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 	CUresult err = gate(__func__, GATE_CONTEXT);
 
 	err = err ? err : memory_info(free_bytes, total);
-	return done(__func__, err, "%zu of %zu free", err ? 0 : *free_bytes, err ? 0 : *total);
+	return done(__func__, err, "%zu of %zu free", err ? 0 : *free_bytes,
+		err ? 0 : *total);
 }

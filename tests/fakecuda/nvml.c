@@ -42,8 +42,8 @@ typedef struct {
 	unsigned int gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_v2_t;
 
-#define API(type, name, ...)                                                             \
-	FAKECUDA_API type name(__VA_ARGS__);                                             \
+#define API(type, name, ...)                 \
+	FAKECUDA_API type name(__VA_ARGS__); \
 	FAKECUDA_API type name(__VA_ARGS__)
 
 static atomic_int users;
@@ -116,7 +116,8 @@ static void uuid_text(char text[41], unsigned index)
 		unsigned byte = i == 15 ? index : (unsigned char)bytes[i];
 		bool dash = i == 4 || i == 6 || i == 8 || i == 10;
 
-		at += snprintf(text + at, 41 - at, "%s%02x", dash ? "-" : "", byte & 0xff);
+		at += snprintf(
+			text + at, 41 - at, "%s%02x", dash ? "-" : "", byte & 0xff);
 	}
 }
 
@@ -248,7 +249,8 @@ API(nvmlReturn_t, nvmlDeviceGetComputeRunningProcesses_v3, nvmlDevice_t device,
 	return list(device, count, infos, false);
 }
 
-API(nvmlReturn_t, nvmlSystemGetProcessName, unsigned int pid, char *name, unsigned int length)
+API(nvmlReturn_t, nvmlSystemGetProcessName, unsigned int pid, char *name,
+	unsigned int length)
 {
 	char path[64], target[4096];
 	ssize_t n;

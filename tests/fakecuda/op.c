@@ -41,7 +41,8 @@ static bool grip_drop(const struct side *side, const struct grip *grip)
 }
 
 /* How much was copied; 0: one side could not be reached. */
-static size_t copy_piece(const struct copy *copy, CUdeviceptr to, CUdeviceptr from, size_t size)
+static size_t copy_piece(
+	const struct copy *copy, CUdeviceptr to, CUdeviceptr from, size_t size)
 {
 	struct grip dst, src;
 	bool is_good;
@@ -137,7 +138,8 @@ static bool copy_side_allows_locked(const struct copy *copy, const struct side *
 	if (!side->is_device)
 		return true;
 	for (size_t row = 0; row < copy->rows; row++)
-		if (!space_allows_locked(side->at + row * side->pitch, copy->width, &access))
+		if (!space_allows_locked(
+			    side->at + row * side->pitch, copy->width, &access))
 			return false;
 	return true;
 }

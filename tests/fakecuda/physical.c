@@ -147,7 +147,8 @@ void physical_touch_locked(struct physical *phys, size_t offset, size_t size)
 			continue;
 		phys->touched[i / 8] |= 1u << i % 8;
 		if (settings()->poison)
-			memset(phys->bytes + i * PIECE, POISON, left < PIECE ? left : PIECE);
+			memset(phys->bytes + i * PIECE, POISON,
+				left < PIECE ? left : PIECE);
 	}
 }
 

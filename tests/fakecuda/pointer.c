@@ -88,7 +88,8 @@ static bool is_host_readable(const struct subject *of)
 }
 
 /* Attributes about the memory itself. 0: not one of them. */
-static size_t memory_attribute(void *data, CUpointer_attribute which, const struct subject *of)
+static size_t memory_attribute(
+	void *data, CUpointer_attribute which, const struct subject *of)
 {
 	const struct range *range = of->range;
 	bool is_vmm = range && range->kind == RANGE_MAPPED;
@@ -103,10 +104,12 @@ static size_t memory_attribute(void *data, CUpointer_attribute which, const stru
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
 		return put_bool(data, range && range->sync_memops);
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-		return put_wide(data, is_vmm ? range->phys->prop.requestedHandleTypes : 0);
+		return put_wide(
+			data, is_vmm ? range->phys->prop.requestedHandleTypes : 0);
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-		return put_bool(data,
-			range && (!is_vmm || range->phys->prop.allocFlags.gpuDirectRDMACapable));
+		return put_bool(
+			data, range && (!is_vmm || range->phys->prop.allocFlags
+							   .gpuDirectRDMACapable));
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
 		return put(data, range ? (const void *)&range->pool : &(void *){NULL},
 			sizeof(void *));
@@ -257,8 +260,8 @@ static CUresult get_attributes(
 	return CUDA_SUCCESS;
 }
 
-API CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *which,
-	void **data, CUdeviceptr ptr)
+API CUresult cuPointerGetAttributes(
+	unsigned int count, CUpointer_attribute *which, void **data, CUdeviceptr ptr)
 {
 	CUresult err = gate(__func__, GATE_DRIVER);
 
@@ -266,7 +269,8 @@ API CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *whi
 	return done(__func__, err, "%u, %#llx", count, ptr);
 }
 
-static CUresult set_attribute(const void *value, CUpointer_attribute which, CUdeviceptr ptr)
+static CUresult set_attribute(
+	const void *value, CUpointer_attribute which, CUdeviceptr ptr)
 {
 	CUresult err = CUDA_SUCCESS;
 	struct range *range;

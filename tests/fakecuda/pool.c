@@ -118,7 +118,8 @@ API CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream stream)
 	CUresult err = gate(__func__, GATE_CONTEXT);
 
 	err = err ? err : allocate(ptr, size, NULL, stream);
-	return done(__func__, err, "%#llx, %zu, %p", err ? 0 : *ptr, size, (void *)stream);
+	return done(
+		__func__, err, "%#llx, %zu, %p", err ? 0 : *ptr, size, (void *)stream);
 }
 
 API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t size, CUstream stream)
@@ -134,8 +135,8 @@ API CUresult cuMemAllocFromPoolAsync(
 	if (err == CUDA_SUCCESS && !pool)
 		err = CUDA_ERROR_INVALID_VALUE;
 	err = err ? err : allocate(ptr, size, pool, stream);
-	return done(__func__, err, "%#llx, %zu, %p, %p", err ? 0 : *ptr, size, (void *)pool,
-		(void *)stream);
+	return done(__func__, err, "%#llx, %zu, %p, %p", err ? 0 : *ptr, size,
+		(void *)pool, (void *)stream);
 }
 
 API CUresult cuMemAllocFromPoolAsync_ptsz(
@@ -230,7 +231,8 @@ static CUresult destroy(CUmemoryPool pool)
 	fake_lock();
 	while (*at && *at != pool)
 		at = &(*at)->next;
-	/* A pool with memory in use stays, unnamed, until that is freed: kept for good. */
+	/* A pool with memory in use stays, unnamed, until that is freed: kept for good.
+	 */
 	if (*at && !is_default_locked(pool)) {
 		shrink_locked(pool, 0);
 		pool->threshold = 0;
@@ -269,7 +271,8 @@ API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
 	CUresult err = gate(__func__, GATE_DRIVER);
 
-	return done(__func__, err ? err : trim(pool, keep), "%p, %zu", (void *)pool, keep);
+	return done(
+		__func__, err ? err : trim(pool, keep), "%p, %zu", (void *)pool, keep);
 }
 
 static CUresult get_attribute_locked(
@@ -326,7 +329,8 @@ static CUresult set_attribute_locked(
 	}
 }
 
-static CUresult attribute(CUmemoryPool pool, CUmemPool_attribute which, void *value, bool set)
+static CUresult attribute(
+	CUmemoryPool pool, CUmemPool_attribute which, void *value, bool set)
 {
 	CUresult err = CUDA_ERROR_INVALID_VALUE;
 
@@ -338,7 +342,8 @@ static CUresult attribute(CUmemoryPool pool, CUmemPool_attribute which, void *va
 	return err;
 }
 
-API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void *value)
+API CUresult cuMemPoolGetAttribute(
+	CUmemoryPool pool, CUmemPool_attribute which, void *value)
 {
 	CUresult err = gate(__func__, GATE_DRIVER);
 
@@ -346,7 +351,8 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which,
 	return done(__func__, err, "%p, %d", (void *)pool, (int)which);
 }
 
-API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void *value)
+API CUresult cuMemPoolSetAttribute(
+	CUmemoryPool pool, CUmemPool_attribute which, void *value)
 {
 	CUresult err = gate(__func__, GATE_DRIVER);
 
@@ -399,5 +405,6 @@ API CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
 	CUresult err = gate(__func__, GATE_DRIVER);
 
-	return done(__func__, err ? err : set_current(dev, pool), "%d, %p", dev, (void *)pool);
+	return done(__func__, err ? err : set_current(dev, pool), "%d, %p", dev,
+		(void *)pool);
 }

@@ -7,6 +7,13 @@
 
 #include <string.h>
 
+#if CUDA_VERSION < 12000
+typedef int CUdriverProcAddressQueryResult;
+
+CUresult cuGetProcAddress_v2(const char *name, void **function, int version,
+	cuuint64_t flags, CUdriverProcAddressQueryResult *status);
+#endif
+
 enum flavour { LEGACY, PER_THREAD };
 
 struct row {
@@ -23,7 +30,8 @@ static const struct row rows[] = {
 };
 
 /* Status: 1, no such function; 2, it is newer than the caller asks for. */
-static const struct row *find(const char *name, int version, enum flavour flavour, int *status)
+static const struct row *find(
+	const char *name, int version, enum flavour flavour, int *status)
 {
 	const struct row *best = NULL;
 
@@ -67,7 +75,6 @@ API CUresult cuGetProcAddress(
 	return look_up(name, function, version, flags, &status);
 }
 
-#if CUDA_VERSION >= 12000
 API CUresult cuGetProcAddress_v2(const char *name, void **function, int version,
 	cuuint64_t flags, CUdriverProcAddressQueryResult *status)
 {
@@ -78,4 +85,3 @@ API CUresult cuGetProcAddress_v2(const char *name, void **function, int version,
 		*status = (CUdriverProcAddressQueryResult)found;
 	return err;
 }
-#endif

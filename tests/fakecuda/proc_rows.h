@@ -61,9 +61,7 @@ ROW(cuFuncGetAttribute, 2020, LEGACY, cuFuncGetAttribute)
 ROW(cuGetErrorName, 6000, LEGACY, cuGetErrorName)
 ROW(cuGetErrorString, 6000, LEGACY, cuGetErrorString)
 ROW(cuGetProcAddress, 11030, LEGACY, cuGetProcAddress)
-#if CUDA_VERSION >= 12000
 ROW(cuGetProcAddress, 12000, LEGACY, cuGetProcAddress_v2)
-#endif
 ROW(cuGraphCreate, 10000, LEGACY, cuGraphCreate)
 ROW(cuGraphDestroy, 10000, LEGACY, cuGraphDestroy)
 ROW(cuGraphExecDestroy, 10000, LEGACY, cuGraphExecDestroy)

@@ -55,14 +55,15 @@ void fakecuda_report(struct fakecuda_report *report)
 
 static void list_ranges_locked(FILE *out)
 {
-	static const char *const kinds[] = {
-		"VMM mapping", "allocation", "pool allocation", "managed", "opened by IPC"};
+	static const char *const kinds[] = {"VMM mapping", "allocation",
+		"pool allocation", "managed", "opened by IPC"};
 
 	for (size_t i = 0; i < space_ranges.count; i++) {
 		const struct range *range = (struct range *)space_ranges.items[i];
 
 		fprintf(out, "fakecuda: leak: %s of %zu bytes at %#llx on device %d\n",
-			kinds[range->kind], range->size, range->base, range->phys->device);
+			kinds[range->kind], range->size, range->base,
+			range->phys->device);
 	}
 }
 

@@ -19,7 +19,8 @@ struct reservation *space_reservation_locked(CUdeviceptr at)
 
 bool space_is_device_locked(CUdeviceptr at)
 {
-	return space_find_locked(at) || space_reservation_locked(at) || native_is_window(at);
+	return space_find_locked(at) || space_reservation_locked(at) ||
+	       native_is_window(at);
 }
 
 static bool may_reach(const struct range *range, const struct access *access)
@@ -29,7 +30,8 @@ static bool may_reach(const struct range *range, const struct access *access)
 
 	if (range->kind == RANGE_MAPPED) {
 		flags = range->access[ctx->device];
-		return access->writes ? flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE : flags != 0;
+		return access->writes ? flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+				      : flags != 0;
 	}
 	if (range->kind == RANGE_MANAGED || range->phys->device == ctx->device)
 		return true;

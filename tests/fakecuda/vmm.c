@@ -76,7 +76,8 @@ size_t vmm_handles_locked(void)
 
 /* ---- Reserve ---- */
 
-static struct reservation *map_reservation(size_t size, size_t alignment, CUdeviceptr hint)
+static struct reservation *map_reservation(
+	size_t size, size_t alignment, CUdeviceptr hint)
 {
 	struct reservation *r = calloc(1, sizeof *r);
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -87,7 +88,8 @@ static struct reservation *map_reservation(size_t size, size_t alignment, CUdevi
 	r->size = size;
 	r->mapped_size = size;
 	if (hint && hint % alignment == 0)
-		at = mmap((void *)hint, size, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
+		at = mmap((void *)hint, size, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1,
+			0);
 	if (at == MAP_FAILED) {
 		r->mapped_size = size + alignment;
 		at = mmap(NULL, r->mapped_size, PROT_NONE, flags, -1, 0);
@@ -132,8 +134,8 @@ API CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment
 	if (err == CUDA_SUCCESS && flags)
 		err = CUDA_ERROR_INVALID_VALUE;
 	err = err ? err : reserve(ptr, size, alignment, addr);
-	return done(__func__, err, "%#llx, %zu, %zu, %#llx", err ? 0 : *ptr, size, alignment,
-		addr);
+	return done(__func__, err, "%#llx, %zu, %zu, %#llx", err ? 0 : *ptr, size,
+		alignment, addr);
 }
 
 static CUresult unreserve(CUdeviceptr ptr, size_t size)
@@ -171,12 +173,14 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	return device_is_valid(prop->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+	return device_is_valid(prop->location.id) ? CUDA_SUCCESS
+						  : CUDA_ERROR_INVALID_DEVICE;
 }
 
 static CUresult check_handle_types(const CUmemAllocationProp *prop)
 {
-	const unsigned fabric = 8, known = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | fabric;
+	const unsigned fabric = 8,
+		       known = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | fabric;
 	unsigned types = prop->requestedHandleTypes;
 
 	if (types & fabric)
@@ -184,8 +188,8 @@ static CUresult check_handle_types(const CUmemAllocationProp *prop)
 	return types & ~known ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
-static CUresult create_locked(
-	CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop)
+static CUresult create_locked(CUmemGenericAllocationHandle *handle, size_t size,
+	const CUmemAllocationProp *prop)
 {
 	struct physical *phys;
 	CUresult err = physical_create_locked(prop->location.id, size, &phys);
@@ -204,8 +208,8 @@ static CUresult create_locked(
 	return CUDA_SUCCESS;
 }
 
-static CUresult create(
-	CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop)
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
+	const CUmemAllocationProp *prop)
 {
 	CUresult err = check_prop(prop);
 
@@ -290,7 +294,8 @@ static CUresult map_locked(
 	struct range *range;
 
 	if (!phys || phys->size != size || !r || ptr % GRANULE ||
-		size > r->base + r->size - ptr || index_overlaps(&space_ranges, ptr, size))
+		size > r->base + r->size - ptr ||
+		index_overlaps(&space_ranges, ptr, size))
 		return CUDA_ERROR_INVALID_VALUE;
 	range = calloc(1, sizeof *range);
 	if (!range)

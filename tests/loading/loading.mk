@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What tests/test_loading.c runs and loads, in $(B)/loading, and that test itself, which is
-# linked to nothing of CUDA. Included by the top Makefile after the fake driver's rules.
+# What tests/test_loading.c runs and loads, in $(B)/loading, and that test itself, which
+# is linked to nothing of CUDA. Included by the top Makefile after the fake's rules.
 
 LOADING     := $(B)/loading
 LOADING_SRC := tests/loading
