@@ -187,40 +187,81 @@ static void measure_bare_calls(size_t count, size_t size)
 	figure("bare_up_ms", median(up, ROUNDS) * 1e3);
 }
 
-/* GB/s of the bare pinned copy, both ways, in copies of 20 MiB as the library makes them. */
-static void measure_bare_copy(double *to_host, double *to_device)
+/* The bare pinned copy of one device, both ways, in copies of 20 MiB as the library makes
+ * them. */
+struct copier {
+	int device;
+	pthread_barrier_t *start;
+	double to_host[ROUNDS + 1], to_device[ROUNDS + 1]; /* seconds */
+	double bytes;
+};
+
+static void copy_all(char *to, const char *from, size_t part, size_t parts,
+	enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-	const size_t part = 20 * MIB, parts = 100 / scale + 1, repeat = 8;
-	double down[ROUNDS], up[ROUNDS];
+	const size_t repeat = 8;
+
+	for (size_t i = 0; i < parts * repeat; i++)
+		OK(cudaMemcpyAsync(
+			to + i % parts * part, from + i % parts * part, part, kind, stream));
+	OK(cudaStreamSynchronize(stream));
+}
+
+static void *copy_on_device(void *argument)
+{
+	struct copier *c = argument;
+	const size_t part = 20 * MIB, parts = 100 / scale + 1;
 	char *host, *device;
 	cudaStream_t stream;
 
+	c->bytes = part * parts * 8.0;
+	OK(cudaSetDevice(c->device));
 	OK(cudaMallocHost((void **)&host, part * parts));
 	OK(cudaMalloc((void **)&device, part * parts));
 	OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	for (int r = -1; r < ROUNDS; r++) {
-		double start = now(), middle;
+	for (int r = 0; r <= ROUNDS; r++) {
+		double start;
 
-		for (size_t i = 0; i < parts * repeat; i++)
-			OK(cudaMemcpyAsync(host + i % parts * part,
-				device + i % parts * part, part, cudaMemcpyDeviceToHost,
-				stream));
-		OK(cudaStreamSynchronize(stream));
-		middle = now();
-		for (size_t i = 0; i < parts * repeat; i++)
-			OK(cudaMemcpyAsync(device + i % parts * part,
-				host + i % parts * part, part, cudaMemcpyHostToDevice,
-				stream));
-		OK(cudaStreamSynchronize(stream));
-		if (r < 0)
-			continue;
-		down[r] = part * parts * repeat / (middle - start) * 1e-9;
-		up[r] = part * parts * repeat / (now() - middle) * 1e-9;
+		pthread_barrier_wait(c->start);
+		start = now();
+		copy_all(host, device, part, parts, cudaMemcpyDeviceToHost, stream);
+		c->to_host[r] = now() - start;
+		pthread_barrier_wait(c->start);
+		start = now();
+		copy_all(device, host, part, parts, cudaMemcpyHostToDevice, stream);
+		c->to_device[r] = now() - start;
 	}
+	OK(cudaStreamDestroy(stream));
 	OK(cudaFreeHost(host));
 	OK(cudaFree(device));
-	*to_host = median(down, ROUNDS);
-	*to_device = median(up, ROUNDS);
+	return NULL;
+}
+
+/* GB/s of all devices together, copying at the same time. */
+static void measure_bare_copies(int devices, double *to_host, double *to_device)
+{
+	struct copier copiers[DEVICES_MAX];
+	pthread_t threads[DEVICES_MAX];
+	pthread_barrier_t start;
+	double down = 0, up = 0;
+
+	OK(pthread_barrier_init(&start, NULL, devices));
+	for (int i = 0; i < devices; i++) {
+		copiers[i] = (struct copier){.device = i, .start = &start};
+		OK(pthread_create(&threads[i], NULL, copy_on_device, &copiers[i]));
+	}
+	for (int i = 0; i < devices; i++) {
+		OK(pthread_join(threads[i], NULL));
+		down += copiers[i].bytes / median(copiers[i].to_host + 1, ROUNDS) * 1e-9;
+		up += copiers[i].bytes / median(copiers[i].to_device + 1, ROUNDS) * 1e-9;
+	}
+	*to_host = down;
+	*to_device = up;
+}
+
+static void measure_bare_copy(double *to_host, double *to_device)
+{
+	measure_bare_copies(1, to_host, to_device);
 }
 
 /* ---- Cases --------------------------------------------------------------------------------- */
@@ -330,8 +371,7 @@ static void warm_on(int devices)
 	double down[ROUNDS], up[ROUNDS], to_host, to_device;
 	struct stayput_report report, resumed;
 
-	OK(cudaSetDevice(0));
-	measure_bare_copy(&to_host, &to_device);
+	measure_bare_copies(devices, &to_host, &to_device);
 	figure("bare_to_host_GBps", to_host);
 	figure("bare_to_device_GBps", to_device);
 	for (int r = -1; r < ROUNDS; r++) {
@@ -347,9 +387,12 @@ static void warm_on(int devices)
 	}
 	figure("pause_GBps", median(down, ROUNDS));
 	figure("resume_GBps", median(up, ROUNDS));
-	figure("pause_over_bare", median(down, ROUNDS) / to_host / devices);
-	figure("resume_over_bare", median(up, ROUNDS) / to_device / devices);
+	figure("pause_over_bare", median(down, ROUNDS) / to_host);
+	figure("resume_over_bare", median(up, ROUNDS) / to_device);
 	print_phases(&report);
+	figure("resume_create_ms", resumed.total.seconds_create * 1e3);
+	figure("resume_map_ms", resumed.total.seconds_map * 1e3);
+	figure("resume_copy_wait_ms", resumed.total.seconds_copy * 1e3);
 }
 
 static void warm(void)

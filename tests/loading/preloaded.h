@@ -32,10 +32,6 @@ static inline void *symbol(void *handle, const char *name)
  */
 #define STAYPUT(function) ((typeof(&function))symbol(RTLD_DEFAULT, #function))
 
-/* A function of the driver. Opens it: for programs that have used CUDA. */
-#define DRIVER(function) \
-	((typeof(&function))symbol(dlopen("libcuda.so.1", RTLD_LAZY), #function))
-
 /* Allocations of this thread belong to the region "weights" from here. */
 static inline void begin_region(void)
 {
