@@ -153,12 +153,15 @@ static void *fill_mapped(void *argument)
 	return NULL;
 }
 
+/* With several devices, cuMemSetAccess waits for the copies of its device while it keeps the
+ * driver's lock from the others: then everything is mapped first, and no thread started. */
 static void filler_start(struct filler *f, struct work *w)
 {
 	*f = (struct filler){.work = w};
 	pthread_mutex_init(&f->mutex, NULL);
 	pthread_cond_init(&f->changed, NULL);
-	f->started = pthread_create(&f->thread, NULL, fill_mapped, f) == 0;
+	f->started = w->operation->work_count == 1 &&
+		     pthread_create(&f->thread, NULL, fill_mapped, f) == 0;
 }
 
 /* Blocks up to `mapped` may be filled. Returns what has become of filling so far. */

@@ -16,6 +16,7 @@
 #include "real.h"
 
 static const size_t SPAN_MIN = (size_t)64 << 30;
+static const size_t SPAN_SCARCE = (size_t)64 << 20;
 
 static _Atomic(struct span *) all_spans;
 
@@ -33,30 +34,29 @@ static struct block **map_granules(const struct span *span)
 	return map == MAP_FAILED ? NULL : map;
 }
 
-static size_t wanted_size(const struct device *dev, size_t size)
+static size_t wanted_size(const struct device *dev, size_t size, size_t at_least)
 {
-	size_t want = 2 * dev->memory > SPAN_MIN ? 2 * dev->memory : SPAN_MIN;
+	size_t want = at_least > size ? at_least : size;
 
-	if (want < size)
-		want = size;
 	return (want + dev->granule - 1) / dev->granule * dev->granule;
 }
 
-/* RLIMIT_AS, or what else uses addresses, may leave less than we would like. */
+/* RLIMIT_AS, or what else uses addresses, may leave less than we would like. From the first
+ * refusal on, spans are small, so that all regions to come find room for one. */
 static CUresult reserve_addresses(struct span *span, size_t size)
 {
-	size_t want = wanted_size(span->device, size);
-	CUresult err;
+	static _Atomic bool scarce;
+	const struct device *dev = span->device;
+	size_t plenty = 2 * dev->memory > SPAN_MIN ? 2 * dev->memory : SPAN_MIN;
+	size_t wants[] = {wanted_size(dev, size, plenty), wanted_size(dev, size, SPAN_SCARCE),
+		wanted_size(dev, size, size)};
+	CUresult err = CUDA_ERROR_OUT_OF_MEMORY;
 
-	for (;;) {
-		err = driver()->cuMemAddressReserve(&span->base, want, 0, 0, 0);
-		if (err == CUDA_SUCCESS || want == size)
-			break;
-		want = want / 2 / span->device->granule * span->device->granule;
-		if (want < size)
-			want = size;
+	for (size_t i = scarce; i < 3 && err != CUDA_SUCCESS; i++) {
+		span->size = wants[i];
+		err = driver()->cuMemAddressReserve(&span->base, span->size, 0, 0, 0);
+		scarce = scarce || err != CUDA_SUCCESS;
 	}
-	span->size = want;
 	return err;
 }
 

@@ -26,7 +26,7 @@ struct span {
 };
 
 /* Reserves a span with room for `size` bytes at least: twice the card's memory and 64 GiB
- * or more where the system allows it. Nothing is left behind on an error. */
+ * or more as long as the system allows it. Nothing is left behind on an error. */
 CUresult span_reserve(struct device *dev, size_t size, struct span **span);
 
 /* Gives a span's addresses back; it must hold no block, be in no list, and is gone

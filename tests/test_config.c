@@ -49,6 +49,7 @@ static void regions_are_read_in_order(void)
 	CHECK_EQ(c.rules[2].policy, STAYPUT_POLICY_DEFAULT);
 	CHECK_EQ(strcmp(c.rules[3].tag, "*"), 0);
 	CHECK_EQ(c.rules[3].policy, STAYPUT_KEEP);
+	free(c.rules);
 }
 
 static void malformed_regions_are_told_and_count_as_unset(void)
@@ -78,6 +79,25 @@ static void waits_are_seconds_with_a_point(void)
 	CHECK_EQ(strlen(complaints), 0);
 }
 
+static void host_memory_limits_take_sizes_and_percent(void)
+{
+	char complaints[1024];
+
+	CHECK_EQ(read_one("NOTHING", "", complaints).host_limit_percent, 80);
+	CHECK_EQ(read_one("STAYPUT_HOST_LIMIT", "50%", complaints).host_limit_percent, 50);
+	CHECK_EQ(read_one("STAYPUT_HOST_LIMIT", "64GiB", complaints).host_limit_bytes,
+		(size_t)64 << 30);
+	CHECK_EQ(read_one("STAYPUT_HOST_LIMIT", "64GiB", complaints).host_limit_percent, 0);
+	CHECK_EQ(read_one("STAYPUT_HOST_LIMIT", "12345", complaints).host_limit_bytes, 12345);
+	CHECK_EQ(read_one("NOTHING", "", complaints).host_keep, SIZE_MAX);
+	CHECK_EQ(read_one("STAYPUT_HOST_KEEP", "all", complaints).host_keep, SIZE_MAX);
+	CHECK_EQ(read_one("STAYPUT_HOST_KEEP", "0", complaints).host_keep, 0);
+	CHECK_EQ(read_one("STAYPUT_HOST_KEEP", "1MiB", complaints).host_keep, 1 << 20);
+	CHECK_EQ(read_one("STAYPUT_THREADS", "4", complaints).threads, 4);
+	CHECK(read_one("STAYPUT_VERIFY", "1", complaints).verify);
+	CHECK_EQ(strlen(complaints), 0);
+}
+
 static void malformed_values_are_told_and_the_default_holds(void)
 {
 	static const struct {
@@ -90,6 +110,16 @@ static void malformed_values_are_told_and_the_default_holds(void)
 		{"STAYPUT_RESUME_WAIT", "1s"},
 		{"STAYPUT_RESUME_WAIT", "86400.001"},
 		{"STAYPUT_RESUME_WAIT", "99999999999999999999999999"},
+		{"STAYPUT_HOST_LIMIT", "0%"},
+		{"STAYPUT_HOST_LIMIT", "101%"},
+		{"STAYPUT_HOST_LIMIT", "64GB"},
+		{"STAYPUT_HOST_LIMIT", "99999999999999999999"},
+		{"STAYPUT_HOST_LIMIT", "99999999999TiB"},
+		{"STAYPUT_HOST_KEEP", "-1"},
+		{"STAYPUT_HOST_KEEP", "half"},
+		{"STAYPUT_THREADS", "0"},
+		{"STAYPUT_THREADS", "257"},
+		{"STAYPUT_VERIFY", "on"},
 		{"STAYPUT_LOG", "2"},
 		{"STAYPUT_LOG", "WARN"},
 		{"STAYPUT_LOG", "warning"},
@@ -103,6 +133,9 @@ static void malformed_values_are_told_and_the_default_holds(void)
 
 		CHECK_EQ(c.resume_wait_ms, 0);
 		CHECK_EQ(c.log_level, LOG_WARN);
+		CHECK_EQ(c.host_limit_percent, 80);
+		CHECK_EQ(c.host_keep, SIZE_MAX);
+		CHECK(!c.verify);
 		CHECK_EQ(strlen(c.default_tag), 0);
 		CHECK_HAS(complaints, bad[i].name);
 		CHECK_HAS(complaints, bad[i].value);
@@ -127,6 +160,7 @@ int main(int argc, char **argv)
 		TEST(regions_are_read_in_order),
 		TEST(malformed_regions_are_told_and_count_as_unset),
 		TEST(waits_are_seconds_with_a_point),
+		TEST(host_memory_limits_take_sizes_and_percent),
 		TEST(malformed_values_are_told_and_the_default_holds),
 		TEST(a_complaint_too_long_for_its_buffer_is_cut),
 	};

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Allocating and freeing in regions: who gets what, and what wrong calls get. */
+#include <sys/resource.h>
+
 #include "support.h"
 
 static void region_memory_is_vmm_and_other_memory_is_native(void)
@@ -61,6 +63,21 @@ static void regions_nest_to_any_depth(void)
 		OK(stayput_region_pop());
 	}
 	CHECK_EQ(stayput_region_pop(), STAYPUT_ERR_INVALID);
+}
+
+static void scarce_addresses_are_shared_by_all_regions(void)
+{
+	char tag[16];
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	SKIP("a sanitizer needs more addresses than the limit leaves");
+#endif
+	CHECK_EQ(setrlimit(RLIMIT_AS, &(struct rlimit){220 * GIB, 220 * GIB}), 0);
+	for (int i = 0; i < 100; i++) {
+		snprintf(tag, sizeof tag, "few%d", i);
+		write_pattern(region_malloc(tag, STAYPUT_HOST, 3 * MIB), 3 * MIB, i);
+	}
+	region_malloc("few0", STAYPUT_HOST, 1 * GIB);
 }
 
 static void pop_without_push_is_an_error(void)
@@ -464,6 +481,7 @@ int main(int argc, char **argv)
 		TEST(region_memory_is_vmm_and_other_memory_is_native),
 		TEST(query_answers_for_any_address_inside),
 		TEST(regions_nest_to_any_depth),
+		TEST(scarce_addresses_are_shared_by_all_regions),
 		TEST(pop_without_push_is_an_error),
 		TEST(wrong_tags_and_policies_are_refused),
 		TEST(native_push_makes_native_memory_until_its_pop),
