@@ -164,6 +164,12 @@ struct stayput_report {
  * NULL: of every region. Policies say what becomes of the contents. The addresses stay
  * reserved: a kernel or copy that uses one before stayput_resume() is an illegal access.
  *
+ * What policy host keeps is copied in pieces of 2 MiB, and only those whose 128-bit digest
+ * differs from the one taken at the last pause: that the others are unchanged rests on two
+ * different contents having the same digest with a chance of 2^-128, and on nobody making
+ * such contents on purpose. Without the digest kernel (a driver that cannot compile it)
+ * everything is copied. STAYPUT_VERIFY=1 compares digests after each resume.
+ *
  * First waits for all work in the contexts that the allocations were made in. Work
  * launched by other threads during the call is the caller's to prevent. Allocations made
  * during or after the call are active. What is paused already is left as it is, so
@@ -198,6 +204,8 @@ STAYPUT_API int stayput_pause(const char *tag);
  *                               STAYPUT_RESUME_WAIT; stayput_last_error() says how much is
  *                               free and, where NVML can be opened, who holds the rest
  *   STAYPUT_ERR_DRIVER          the driver refused
+ *   STAYPUT_ERR_CORRUPT         with STAYPUT_VERIFY=1: contents differ from what was saved;
+ *                               the sentence names tag and range
  *   STAYPUT_ERR_UNSUPPORTED     this is a forked child
  */
 STAYPUT_API int stayput_resume(const char *tag);
@@ -218,17 +226,23 @@ STAYPUT_API int stayput_resume_ex(const char *const *tags, size_t count,
 /* ---- Host memory of backups --------------------------------------------------------- */
 
 /*
- * Get the host memory now that pausing the active `host` allocations of `tag` (NULL: of
- * every region) will need, so that the pause only has to copy.
+ * Begin to get and pin the host memory that pausing the active `host` allocations of `tag`
+ * (NULL: of every region) will need, so that the pause only has to copy. Returns at once; a
+ * thread does it, and a pause that comes meanwhile waits for it. host_bytes_idle in
+ * stayput_snapshot_json() shows how far it is.
  *
  *   STAYPUT_ERR_INVALID, STAYPUT_ERR_NOT_FOUND, STAYPUT_ERR_UNSUPPORTED   as for pause
- *   STAYPUT_ERR_HOST_MEMORY                                               no room
+ *   STAYPUT_ERR_HOST_MEMORY   no room under STAYPUT_HOST_LIMIT or on the machine
  */
 STAYPUT_API int stayput_host_reserve(const char *tag);
 
 /*
- * Give host memory that holds no paused contents back to the system until at most
- * `keep_bytes` of it are left.
+ * Give host memory that holds no paused contents back to the system until backups have at
+ * most `keep_bytes`, or nothing is left to give. Backups of active memory go too: the next
+ * pause copies that memory whole. Memory goes back in pieces of up to 64 MiB, so a little
+ * beside paused contents may stay. Waits for the system to take it.
+ *
+ *   STAYPUT_ERR_UNSUPPORTED   this is a forked child
  */
 STAYPUT_API int stayput_host_trim(size_t keep_bytes);
 
