@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One region, paused and resumed: its memory is free for others meanwhile, and pointer and
- * contents are the same afterwards. Run with libstayput.so preloaded: `make demo`.
+ * One region, paused and resumed: its memory is free for others meanwhile, and pointer
+ * and contents are the same afterwards. Run with libstayput.so preloaded: `make demo`.
  */
 #include <cuda_runtime_api.h>
 #include <stdint.h>

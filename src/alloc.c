@@ -17,7 +17,8 @@
 #include "stayput.h"
 #include "table.h"
 
-/* Addresses for a block of `size` in the space; reserves another span when all are full. */
+/* Addresses for a block of `size` in the space; reserves another span when all are full.
+ */
 static CUresult take_addresses(struct space *space, size_t size, struct block *block)
 {
 	struct span *span;
@@ -202,8 +203,8 @@ static CUresult add_shared_block(struct allocation *a)
 
 /* True when the blocks at hand had room; else at least a->space is set, if there was
  * memory for it. */
-static bool allocate_at_hand(struct allocation *a, const struct choice *choice,
-	struct device *device)
+static bool allocate_at_hand(
+	struct allocation *a, const struct choice *choice, struct device *device)
 {
 	bool taken;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every way to allocate comes here. Any thread; errno is kept. On an error nothing is left
- * behind and *ptr is not written. A record enters the table after its memory is mapped.
+ * Every way to allocate comes here. Any thread; errno is kept. On an error nothing is
+ * left behind and *ptr is not written. A record enters the table after its memory is
+ * mapped.
  */
 #ifndef ALLOC_H
 #define ALLOC_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rule for block->backup_good: while it is set, the backup's bytes are what
- * block->digests are of (or what was saved last, without digests). It is cleared before the
- * first byte of a backup is overwritten, and set once the copies have ended.
+ * block->digests are of (or what was saved last, without digests). It is cleared before
+ * the first byte of a backup is overwritten, and set once the copies have ended.
  */
 #include "backup.h"
 
@@ -26,8 +26,6 @@
  * small enough that little is left to unmap after the last one, and that others who wait
  * for the context do not wait long. */
 enum { BATCH_BYTES = 32 << 20, BATCH_BLOCKS = 32 };
-
-/* ---- Places ------------------------------------------------------------------------------ */
 
 /* A run of fresh places that lie next to each other becomes pieces. */
 static bool add_pieces(struct backup_job *job, char *base, size_t size)
@@ -172,8 +170,6 @@ void backup_trim(size_t keep)
 	hostpool_trim(keep);
 }
 
-/* ---- Saving ------------------------------------------------------------------------------ */
-
 int backup_fill(struct backup_job *job, size_t threads)
 {
 	job->secured = !hostfill_start(
@@ -191,13 +187,15 @@ static struct piece *find_piece(struct backup_job *job, const struct block *b, c
 		return hostpool_piece(job->device, at);
 	while (at >= job->pieces[job->piece_at]->base + job->pieces[job->piece_at]->size)
 		job->piece_at++;
-	return hostfill_wait(&job->fill, job->piece_at) ? job->pieces[job->piece_at] : NULL;
+	return hostfill_wait(&job->fill, job->piece_at) ? job->pieces[job->piece_at]
+							: NULL;
 }
 
 static int say_out_of_host_memory(void)
 {
 	return error_set(STAYPUT_ERR_HOST_MEMORY,
-		"the system ran out of host memory while it was taken for backups; nothing "
+		"the system ran out of host memory while it was taken for backups; "
+		"nothing "
 		"was paused");
 }
 
@@ -217,8 +215,7 @@ static int save_part(struct backup_job *job, struct block *b, size_t offset, siz
 		n = p->base + p->size - at;
 		if (n > size)
 			n = size;
-		err = transfer_save(
-			&job->transfer, at, b->base + offset, n, p->pinned);
+		err = transfer_save(&job->transfer, at, b->base + offset, n, p->pinned);
 		offset += n;
 		size -= n;
 		job->bytes_copied += n;
@@ -240,8 +237,8 @@ static int save_changed(struct backup_job *job, struct block *b, const struct di
 			continue;
 		if (i > first) {
 			b->backup_good = false;
-			err = save_part(job, b, first * DIGEST_PIECE,
-				(i - first) * DIGEST_PIECE);
+			err = save_part(
+				job, b, first * DIGEST_PIECE, (i - first) * DIGEST_PIECE);
 		}
 		first = i + 1;
 		job->bytes_unchanged += i < pieces ? DIGEST_PIECE : 0;
@@ -323,8 +320,8 @@ int backup_open(struct backup_job *job)
 static const struct digest *next_digests(struct backup_job *job, const struct block *b)
 {
 	double start = clock_now();
-	const struct digest *now = digest_get(
-		&job->digesting, job->piece_digested, digest_pieces(b));
+	const struct digest *now =
+		digest_get(&job->digesting, job->piece_digested, digest_pieces(b));
 
 	job->piece_digested += digest_pieces(b);
 	job->seconds_digest += clock_now() - start;
@@ -349,13 +346,11 @@ int backup_begin(struct backup_job *job)
 	}
 	job->batch_end[job->transfer.begun] = job->begun;
 	marked = transfer_mark(&job->transfer);
-	return marked == CUDA_SUCCESS
-		       ? STAYPUT_OK
-		       : error_driver("copying to the host", marked, "");
+	return marked == CUDA_SUCCESS ? STAYPUT_OK
+				      : error_driver("copying to the host", marked, "");
 }
 
-CUresult backup_take_ended(
-	struct backup_job *job, bool wait, size_t *first, size_t *end)
+CUresult backup_take_ended(struct backup_job *job, bool wait, size_t *first, size_t *end)
 {
 	CUresult err = wait ? transfer_drain(&job->transfer) : CUDA_SUCCESS;
 	size_t batches = job->transfer.ended;
@@ -379,8 +374,6 @@ void backup_close(struct backup_job *job)
 	free(job->batch_end);
 	job->batch_end = NULL;
 }
-
-/* ---- Restoring ---------------------------------------------------------------------------- */
 
 static CUresult restore_block(struct backup_job *job, struct block *b)
 {
@@ -417,8 +410,8 @@ static int say_corrupt(const struct block *b, size_t piece)
 	return error_set(STAYPUT_ERR_CORRUPT,
 		"region %s, device %d: the contents of 0x%llx to 0x%llx differ from what "
 		"was saved; all is paused still",
-		b->space->region->tag, b->space->device->ordinal, (unsigned long long)base,
-		(unsigned long long)base + DIGEST_PIECE);
+		b->space->region->tag, b->space->device->ordinal,
+		(unsigned long long)base, (unsigned long long)base + DIGEST_PIECE);
 }
 
 static int verify_block(const struct block *b, const struct digest *now)
@@ -442,8 +435,6 @@ int backup_verify(struct backup_job *job)
 	digest_end(&job->digesting);
 	return err;
 }
-
-/* ---- Ahead of need ------------------------------------------------------------------------- */
 
 struct reservation {
 	struct device *device;
@@ -479,7 +470,8 @@ static void *fill_reservation(void *argument)
 
 	if (device_enter(r->device) == CUDA_SUCCESS) {
 		digest_load(r->device);
-		if (hostfill_start(&fill, r->device, r->pieces, r->count, config()->threads))
+		if (hostfill_start(
+			    &fill, r->device, r->pieces, r->count, config()->threads))
 			filled = hostfill_finish(&fill);
 		if (!filled)
 			hostfill_empty(r->device, r->pieces, r->count, 1);
@@ -540,6 +532,7 @@ int backup_reserve(struct device *dev, size_t size)
 	if (r && start_reservation(r))
 		return STAYPUT_OK;
 	return error_set(STAYPUT_ERR_HOST_MEMORY,
-		"the system refused addresses, records or a thread for %zu bytes of backups",
+		"the system refused addresses, records or a thread for %zu bytes of "
+		"backups",
 		size);
 }

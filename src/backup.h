@@ -35,15 +35,13 @@ struct backup_job {
 	struct transfer transfer;
 	struct digesting digesting; /* of the blocks' contents */
 	size_t piece_digested;      /* of all blocks' 2 MiB pieces, those looked at */
-	size_t *batch_end;        /* the block after each batch of the transfer */
-	size_t begun;             /* blocks whose copies have been begun */
-	size_t ended;             /* blocks that backup_take_ended() has told of */
-	bool secured;             /* no place is being filled any more */
+	size_t *batch_end;          /* the block after each batch of the transfer */
+	size_t begun;               /* blocks whose copies have been begun */
+	size_t ended;               /* blocks that backup_take_ended() has told of */
+	bool secured;               /* no place is being filled any more */
 	uint64_t bytes_copied, bytes_unchanged;
 	double seconds_pin, seconds_digest;
 };
-
-/* ---- Host memory -------------------------------------------------------------------------- */
 
 /* Gives every block without a backup a place for one; *fresh grows by what has no memory
  * behind it yet. STAYPUT_ERR_HOST_MEMORY: nothing has been given. */
@@ -63,10 +61,8 @@ void backup_drop(struct block *block);
  * STAYPUT_ERR_HOST_MEMORY when there is no room. */
 int backup_reserve(struct device *dev, size_t size);
 
-/* ---- Saving ------------------------------------------------------------------------------- */
-
-/* Begins to get memory for the places, with that many threads. backup_close() follows, also
- * after an error. */
+/* Begins to get memory for the places, with that many threads. backup_close() follows,
+ * also after an error. */
 int backup_fill(struct backup_job *job, size_t threads);
 
 /* Inside. Finds out what has changed. */
@@ -76,21 +72,18 @@ int backup_open(struct backup_job *job);
  * their places, and for earlier copies. */
 int backup_begin(struct backup_job *job);
 
-/* Inside. Waits until all places have memory behind them, or with `wait` false only looks:
- * job->secured. */
+/* Inside. Waits until all places have memory behind them, or with `wait` false only
+ * looks: job->secured. */
 int backup_secure(struct backup_job *job, bool wait);
 
 /* Inside. Blocks [*first, *end) have been copied since the last call; with `wait`, all
  * that have been begun. */
-CUresult backup_take_ended(
-	struct backup_job *job, bool wait, size_t *first, size_t *end);
+CUresult backup_take_ended(struct backup_job *job, bool wait, size_t *first, size_t *end);
 
 /* Inside. The end of a saving, also of one that failed on its way after backup_fill():
  * blocks that are not mapped any more have a good backup; of the others, those that were
  * not touched. */
 void backup_close(struct backup_job *job);
-
-/* ---- Restoring ----------------------------------------------------------------------------- */
 
 /* Inside. Begins to copy the contents of blocks [first, first + count) back. The transfer
  * has been opened. */

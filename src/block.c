@@ -71,7 +71,8 @@ CUresult block_unmap(struct block *block)
 	return release(block);
 }
 
-/* How many blocks, from the first, lie next to each other in one span, RUN_MAX at most. */
+/* How many blocks, from the first, lie next to each other in one span, RUN_MAX at most.
+ */
 static size_t run_length(struct block *const *blocks, size_t count)
 {
 	size_t n = 1;
@@ -121,8 +122,8 @@ CUresult block_access_all(struct block *const *blocks, size_t count)
 
 	for (size_t i = 0; i < count && err == CUDA_SUCCESS; i += n) {
 		n = run_length(blocks + i, count - i);
-		err = set_access(
-			blocks[i]->span->device, blocks[i]->base, run_bytes(blocks + i, n));
+		err = set_access(blocks[i]->span->device, blocks[i]->base,
+			run_bytes(blocks + i, n));
 	}
 	return err;
 }

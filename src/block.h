@@ -37,10 +37,10 @@ struct block {
 	bool fresh;                          /* the place has no memory behind it yet */
 	struct digest *digests;              /* of what the backup holds, or NULL */
 	struct allocation *only;             /* the large allocation; NULL in a slab */
-	struct segment *segments;            /* slab: all, by address; NULL for a large one */
-	struct segment *free_segments;       /* slab: the free ones */
-	size_t used;                         /* slab: bytes taken */
-	struct block *prev, *next;           /* in its space */
+	struct segment *segments;      /* slab: all, by address; NULL for a large one */
+	struct segment *free_segments; /* slab: the free ones */
+	size_t used;                   /* slab: bytes taken */
+	struct block *prev, *next;     /* in its space */
 };
 
 /* Physical memory for a block at its address, mapped and accessible. On an error nothing

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "lock.h"
-#include "release.h"
 
 /* One capture in progress. The per-thread default stream has one handle for all threads,
  * so the thread is part of the name; the address of a thread-local says which it is. */
@@ -50,8 +49,7 @@ void capture_beginning(CUstream stream)
 	lock_drop();
 }
 
-/* True when no capture is left. */
-static bool forget(CUstream stream)
+bool capture_ended(CUstream stream)
 {
 	struct capture **at, *found;
 	bool none_left;
@@ -67,18 +65,6 @@ static bool forget(CUstream stream)
 	lock_drop();
 	free(found);
 	return none_left;
-}
-
-void capture_began(CUstream stream, bool began)
-{
-	if (!began)
-		capture_ended(stream);
-}
-
-void capture_ended(CUstream stream)
-{
-	if (forget(stream))
-		release_deferred();
 }
 
 bool capture_hold_locked(void)

@@ -12,13 +12,13 @@
 
 #include <cuda.h>
 
-/* Around the real begin. Waits for holds to end. `began` says whether it succeeded. */
+/* Before the real begin; waits for holds to end. When that fails, capture_ended()
+ * follows. */
 void capture_beginning(CUstream stream);
-void capture_began(CUstream stream, bool began);
 
-/* After the real end, or after the stream was destroyed. Frees what was put off when it
- * was the last capture. */
-void capture_ended(CUstream stream);
+/* After the real end, or after the stream was destroyed. True when no capture is in
+ * progress any more: what was put off can be done. */
+bool capture_ended(CUstream stream);
 
 /* Keeps captures from beginning until capture_unhold(). False, and no hold, when one is
  * in progress. */

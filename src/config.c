@@ -68,15 +68,17 @@ __attribute__((format(printf, 2, 3))) static void complain(
 static int find_name(const char *const *names, size_t count, const char *word, size_t len)
 {
 	for (size_t i = 0; i < count; i++)
-		if (names[i] && strlen(names[i]) == len && memcmp(names[i], word, len) == 0)
+		if (names[i] && strlen(names[i]) == len &&
+			memcmp(names[i], word, len) == 0)
 			return (int)i;
 	return -1;
 }
 
 static bool valid_tag(const char *tag, size_t len)
 {
-	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-				      "0123456789_.:-";
+	static const char allowed[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+		"0123456789_.:-";
 
 	if (len < 1 || len >= STAYPUT_TAG_SIZE)
 		return false;
@@ -99,8 +101,9 @@ static bool read_rule(struct config_rule *rule, const char *text, size_t len)
 	int policy = STAYPUT_POLICY_DEFAULT;
 
 	if (equals) {
-		policy = find_name(policy_names, sizeof policy_names / sizeof *policy_names,
-			equals + 1, len - tag_len - 1);
+		policy = find_name(policy_names,
+			sizeof policy_names / sizeof *policy_names, equals + 1,
+			len - tag_len - 1);
 		if (policy < 0)
 			return false;
 	}
@@ -181,7 +184,8 @@ static void read_log(struct config *c, const char *text, struct complaints *out)
 		c->log_level = level;
 	else
 		complain(out,
-			"STAYPUT_LOG: \"%.100s\" is not error, warn, info or debug; using "
+			"STAYPUT_LOG: \"%.100s\" is not error, warn, info or debug; "
+			"using "
 			"warn\n",
 			text);
 }
@@ -253,7 +257,8 @@ static void read_threads(struct config *c, const char *text, struct complaints *
 static void read_verify(struct config *c, const char *text, struct complaints *out)
 {
 	if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
-		complain(out, "STAYPUT_VERIFY: \"%.100s\" is not 0 or 1; using 0\n", text);
+		complain(
+			out, "STAYPUT_VERIFY: \"%.100s\" is not 0 or 1; using 0\n", text);
 	c->verify = strcmp(text, "1") == 0;
 }
 
@@ -266,8 +271,8 @@ static unsigned default_threads(void)
 	return n < THREADS_DEFAULT ? n : THREADS_DEFAULT;
 }
 
-void config_read(struct config *c, const char *(*get)(const char *name),
-	char *complaints, size_t size)
+void config_read(struct config *c, const char *(*get)(const char *name), char *complaints,
+	size_t size)
 {
 	static const struct {
 		const char *name;

@@ -39,7 +39,7 @@ const char *config_policy_name(int policy);
 
 /* Reads `env` through `get`; what cannot be read keeps its default and is told in
  * `complaints`, one line each. Apart for the tests. */
-void config_read(struct config *c, const char *(*get)(const char *name),
-	char *complaints, size_t size);
+void config_read(struct config *c, const char *(*get)(const char *name), char *complaints,
+	size_t size);
 
 #endif

@@ -14,8 +14,9 @@ static int attribute(CUdevice ordinal, CUdevice_attribute which)
 {
 	int value = 0;
 
-	return driver()->cuDeviceGetAttribute(&value, which, ordinal) == CUDA_SUCCESS ? value
-										      : 0;
+	return driver()->cuDeviceGetAttribute(&value, which, ordinal) == CUDA_SUCCESS
+		       ? value
+		       : 0;
 }
 
 static CUresult describe(CUdevice ordinal, struct device *dev)
@@ -33,11 +34,11 @@ static CUresult describe(CUdevice ordinal, struct device *dev)
 		return err;
 	pitch = attribute(ordinal, CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT);
 	dev->pitch_align = pitch > 512 ? pitch : 512;
-	dev->rdma = attribute(ordinal,
-		CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+	dev->rdma = attribute(
+		ordinal, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
 	/* 134: the NUMA node of the host memory nearest, since CUDA 12.2. */
-	if (driver()->cuDeviceGetAttribute(&dev->numa_node, (CUdevice_attribute)134,
-		    ordinal) != CUDA_SUCCESS)
+	if (driver()->cuDeviceGetAttribute(
+		    &dev->numa_node, (CUdevice_attribute)134, ordinal) != CUDA_SUCCESS)
 		dev->numa_node = -1;
 	/* Old headers name this attribute, 102, otherwise. */
 	dev->vmm = attribute(ordinal, (CUdevice_attribute)102) &&
@@ -99,8 +100,8 @@ CUresult device_current(struct place *place)
 	return err == CUDA_SUCCESS ? device_get(ordinal, &place->device) : err;
 }
 
-bool device_pitch(const struct device *dev, size_t width, size_t rows, size_t *pitch,
-	size_t *size)
+bool device_pitch(
+	const struct device *dev, size_t width, size_t rows, size_t *pitch, size_t *size)
 {
 	if (__builtin_add_overflow(width, dev->pitch_align - 1, pitch))
 		return false;
@@ -186,7 +187,8 @@ static void pop(void)
 
 static bool context_is_gone(CUresult err)
 {
-	return err == CUDA_ERROR_INVALID_CONTEXT || err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	return err == CUDA_ERROR_INVALID_CONTEXT ||
+	       err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult device_synchronize_context(CUcontext ctx)

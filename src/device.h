@@ -48,8 +48,8 @@ CUresult device_current(struct place *place);
 CUresult device_get(CUdevice ordinal, struct device **dev);
 
 /* The pitch of rows of `width` bytes, and what `rows` of them take. False on overflow. */
-bool device_pitch(const struct device *dev, size_t width, size_t rows, size_t *pitch,
-	size_t *size);
+bool device_pitch(
+	const struct device *dev, size_t width, size_t rows, size_t *pitch, size_t *size);
 
 /* Allocations have been made in `ctx`. False when the device has too many contexts. */
 bool device_note_context_locked(struct device *dev, CUcontext ctx);
@@ -67,13 +67,13 @@ CUresult device_synchronize(struct device *dev);
 CUresult device_synchronize_context(CUcontext ctx);
 
 /* Makes a noted context current, for copies and questions about memory. Unless it fails,
- * device_leave() follows on the same thread; they nest. Meanwhile captures of other threads do not
- * restrict what this thread may call. */
+ * device_leave() follows on the same thread; they nest. Meanwhile captures of other
+ * threads do not restrict what this thread may call. */
 CUresult device_enter(struct device *dev);
 void device_leave(void);
 
-/* Waits for a stream, before memory is taken from under what runs in it: a wait that fails
- * is tried once more. Returns the first answer. */
+/* Waits for a stream, before memory is taken from under what runs in it: a wait that
+ * fails is tried once more. Returns the first answer. */
 CUresult device_wait_stream(CUstream stream);
 
 /* Of the whole card, whoever uses it. Between device_enter() and device_leave(). */

@@ -18,8 +18,6 @@ size_t digest_pieces(const struct block *block)
 	return block->size / DIGEST_PIECE;
 }
 
-/* ---- The kernel -------------------------------------------------------------------------- */
-
 static CUresult load(const struct device *dev, CUfunction *function)
 {
 	CUmodule module;
@@ -77,8 +75,6 @@ void digest_unload_locked(struct device *dev)
 	if (!dev->digester.loading)
 		dev->digester = (struct digester){.tried = false};
 }
-
-/* ---- Digesting ----------------------------------------------------------------------------- */
 
 static size_t count_pieces(struct block *const *blocks, size_t count)
 {
@@ -144,7 +140,8 @@ void digest_begin(struct digesting *d, struct device *dev, struct block *const *
 	if (!d->function || d->pieces == 0 || !allocate(d))
 		return;
 	list_pieces(blocks, count, d->list);
-	if (driver()->cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
+	if (driver()->cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING) !=
+			CUDA_SUCCESS ||
 		launch(d) != CUDA_SUCCESS)
 		digest_end(d);
 }

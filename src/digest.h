@@ -41,14 +41,14 @@ CUfunction digest_load(struct device *dev);
 struct digesting {
 	CUfunction function;
 	CUstream stream;
-	CUdeviceptr *list;       /* pieces; host memory that the kernel reads */
-	struct digest *digests;  /* and where it writes */
+	CUdeviceptr *list;      /* pieces; host memory that the kernel reads */
+	struct digest *digests; /* and where it writes */
 	size_t pieces;
 	size_t launched, ended; /* pieces, from the first */
 };
 
-/* Inside device_enter(), as the next two. Begins; without the kernel, or memory, there are
- * no digests. */
+/* Inside device_enter(), as the next two. Begins; without the kernel, or memory, there
+ * are no digests. */
 void digest_begin(struct digesting *d, struct device *dev, struct block *const *blocks,
 	size_t count);
 

@@ -5,16 +5,13 @@
 #include <stdatomic.h>
 
 #include "lock.h"
-#include "region.h"
 
+static _Atomic bool used;
 static _Atomic bool child;
 
-/* A region that holds something means that CUDA was in use. */
 static void in_child(void)
 {
-	for (struct region *r = region_first_locked(); r; r = r->next)
-		if (r->was_used)
-			atomic_store(&child, true);
+	child = used;
 	lock_drop();
 }
 
@@ -28,6 +25,11 @@ void fork_watch(void)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, register_handlers);
+}
+
+void fork_note_use(void)
+{
+	atomic_store_explicit(&used, true, memory_order_relaxed);
 }
 
 bool fork_is_child(void)

@@ -8,6 +8,9 @@
 /* From the first call on, the lock is taken around fork() and the child knows. */
 void fork_watch(void);
 
+/* CUDA is in use here: something has been allocated. */
+void fork_note_use(void);
+
 /* This process is such a child. One load. */
 bool fork_is_child(void);
 

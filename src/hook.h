@@ -7,14 +7,17 @@
 
 #include <cuda.h>
 
+#include "capture.h"
 #include "device.h"
 #include "fork.h"
 #include "real.h"
+#include "release.h"
 
 /* A function of ours that programs reach instead of CUDA's; named in stayput.map. */
 #define STAYPUT_HOOK __attribute__((visibility("default")))
 
-/* Where the calling thread allocates in a region; CUDA_ERROR_NOT_SUPPORTED when it cannot.
+/* Where the calling thread allocates in a region; CUDA_ERROR_NOT_SUPPORTED when it
+ * cannot.
  */
 static inline CUresult hook_place(struct place *place)
 {
@@ -28,7 +31,15 @@ static inline CUresult hook_place(struct place *place)
 static inline bool hook_goes_native(CUresult err)
 {
 	return err == CUDA_ERROR_NOT_SUPPORTED || err == CUDA_ERROR_NOT_INITIALIZED ||
-	       err == CUDA_ERROR_INVALID_CONTEXT || err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	       err == CUDA_ERROR_INVALID_CONTEXT ||
+	       err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+/* A capture has ended, or its beginning has failed. */
+static inline void hook_capture_ended(CUstream stream)
+{
+	if (capture_ended(stream))
+		release_deferred();
 }
 
 #endif

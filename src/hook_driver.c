@@ -30,8 +30,6 @@ STAYPUT_HOOK CUresult cuStreamEndCapture_ptsz(CUstream, CUgraph *);
 #undef cuDevicePrimaryCtxReset
 STAYPUT_HOOK CUresult cuDevicePrimaryCtxReset(CUdevice);
 
-/* ---- Allocating ---------------------------------------------------------------------- */
-
 STAYPUT_HOOK CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 {
 	typeof(&cuMemAlloc_v2) real;
@@ -62,7 +60,8 @@ static CUresult allocate_pitched(CUdeviceptr *ptr, size_t *pitch, size_t width,
 	size_t row, size;
 	CUresult err = hook_place(&place);
 
-	if (err == CUDA_SUCCESS && !device_pitch(place.device, width, height, &row, &size))
+	if (err == CUDA_SUCCESS &&
+		!device_pitch(place.device, width, height, &row, &size))
 		err = CUDA_ERROR_OUT_OF_MEMORY;
 	if (err == CUDA_SUCCESS)
 		err = alloc_allocate(ptr, size, choice, &place);
@@ -90,12 +89,10 @@ STAYPUT_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t
 	err = real ? real(ptr, pitch, width, height, element)
 		   : CUDA_ERROR_NOT_INITIALIZED;
 	if (in_region && err == CUDA_SUCCESS)
-		alloc_count_native(*ptr, *pitch * height, &choice,
-			choice.policy == STAYPUT_KEEP);
+		alloc_count_native(
+			*ptr, *pitch * height, &choice, choice.policy == STAYPUT_KEEP);
 	return err;
 }
-
-/* ---- Freeing --------------------------------------------------------------------------- */
 
 STAYPUT_HOOK CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
@@ -154,9 +151,8 @@ STAYPUT_HOOK CUresult cuCtxDestroy_v2(CUcontext ctx)
 	return real ? real(ctx) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* ---- Questions about ranges ------------------------------------------------------------ */
-
-/* The driver would name the mapping or the whole reservation, and nothing while paused. */
+/* The driver would name the mapping or the whole reservation, and nothing while paused.
+ */
 
 STAYPUT_HOOK CUresult cuMemGetAddressRange_v2(
 	CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
@@ -203,12 +199,12 @@ STAYPUT_HOOK CUresult cuPointerGetAttribute(
 	return real ? real(data, attribute, ptr) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-STAYPUT_HOOK CUresult cuPointerGetAttributes(unsigned int count,
-	CUpointer_attribute *attributes, void **data, CUdeviceptr ptr)
+STAYPUT_HOOK CUresult cuPointerGetAttributes(
+	unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr)
 {
 	typeof(&cuPointerGetAttributes) real = REAL(cuPointerGetAttributes);
-	CUresult err = real ? real(count, attributes, data, ptr)
-			    : CUDA_ERROR_NOT_INITIALIZED;
+	CUresult err =
+		real ? real(count, attributes, data, ptr) : CUDA_ERROR_NOT_INITIALIZED;
 	CUdeviceptr base;
 	size_t size;
 	unsigned int answered = 0;
@@ -219,8 +215,6 @@ STAYPUT_HOOK CUresult cuPointerGetAttributes(unsigned int count,
 		answered += answer_range(data[i], attributes[i], base, size);
 	return answered == count ? CUDA_SUCCESS : err;
 }
-
-/* ---- Captures -------------------------------------------------------------------------- */
 
 /* In the per-thread flavours, stream 0 is the thread's own. */
 static CUstream per_thread(CUstream stream)
@@ -243,7 +237,8 @@ STAYPUT_HOOK CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMo
 		return CUDA_ERROR_NOT_INITIALIZED;
 	capture_beginning(stream);
 	answer = real(stream, mode);
-	capture_began(stream, answer == CUDA_SUCCESS);
+	if (answer != CUDA_SUCCESS)
+		hook_capture_ended(stream);
 	return answer;
 }
 
@@ -257,7 +252,8 @@ STAYPUT_HOOK CUresult cuStreamBeginCapture_v2_ptsz(
 		return CUDA_ERROR_NOT_INITIALIZED;
 	capture_beginning(per_thread(stream));
 	answer = real(stream, mode);
-	capture_began(per_thread(stream), answer == CUDA_SUCCESS);
+	if (answer != CUDA_SUCCESS)
+		hook_capture_ended(per_thread(stream));
 	return answer;
 }
 
@@ -272,7 +268,8 @@ STAYPUT_HOOK CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph
 		return CUDA_ERROR_NOT_INITIALIZED;
 	capture_beginning(stream);
 	answer = real(stream, graph, nodes, edges, count, mode);
-	capture_began(stream, answer == CUDA_SUCCESS);
+	if (answer != CUDA_SUCCESS)
+		hook_capture_ended(stream);
 	return answer;
 }
 
@@ -288,7 +285,8 @@ STAYPUT_HOOK CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph 
 		return CUDA_ERROR_NOT_INITIALIZED;
 	capture_beginning(per_thread(stream));
 	answer = real(stream, graph, nodes, edges, count, mode);
-	capture_began(per_thread(stream), answer == CUDA_SUCCESS);
+	if (answer != CUDA_SUCCESS)
+		hook_capture_ended(per_thread(stream));
 	return answer;
 }
 
@@ -298,7 +296,7 @@ STAYPUT_HOOK CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 	CUresult answer = real ? real(stream, graph) : CUDA_ERROR_NOT_INITIALIZED;
 
 	if (!still_capturing(answer))
-		capture_ended(stream);
+		hook_capture_ended(stream);
 	return answer;
 }
 
@@ -308,7 +306,7 @@ STAYPUT_HOOK CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 	CUresult answer = real ? real(stream, graph) : CUDA_ERROR_NOT_INITIALIZED;
 
 	if (!still_capturing(answer))
-		capture_ended(per_thread(stream));
+		hook_capture_ended(per_thread(stream));
 	return answer;
 }
 
@@ -318,6 +316,6 @@ STAYPUT_HOOK CUresult cuStreamDestroy_v2(CUstream stream)
 	CUresult answer = real ? real(stream) : CUDA_ERROR_NOT_INITIALIZED;
 
 	if (answer == CUDA_SUCCESS)
-		capture_ended(stream);
+		hook_capture_ended(stream);
 	return answer;
 }

@@ -38,8 +38,6 @@ static cudaError_t runtime_error(CUresult err)
 	return (cudaError_t)err;
 }
 
-/* ---- Allocating ---------------------------------------------------------------------- */
-
 /* Since CUDA 12, cudaSetDevice() makes the device's context current. Before, it may leave
  * the old one current until the next call that needs one. */
 static bool sets_device_lazily(void *caller)
@@ -53,8 +51,7 @@ static bool sets_device_lazily(void *caller)
 
 /* The runtime's current device is the one of the context that is current. Asking costs a
  * tenth of a small allocation, so a runtime that need not be asked is remembered. */
-static bool is_current(
-	const struct place *place, typeof(&cudaFree) runtime, void *caller)
+static bool is_current(const struct place *place, typeof(&cudaFree) runtime, void *caller)
 {
 	static __thread typeof(&cudaFree) eager_runtime;
 	typeof(&cudaGetDevice) get_device;
@@ -128,9 +125,14 @@ STAYPUT_HOOK cudaError_t cudaMalloc(void **ptr, size_t size)
 	return answer;
 }
 
-/* The same for `rows` rows of `width`; what overflows is more than any card has. */
-static bool allocate_pitched(const struct choice *choice, size_t width, size_t rows,
-	size_t *pitch, CUdeviceptr *ptr, void *caller, cudaError_t *answer)
+struct rows {
+	size_t width, count;
+	size_t pitch; /* out */
+};
+
+/* The same for rows; what overflows is more than any card has. */
+static bool allocate_rows(const struct choice *choice, struct rows *rows, void *caller,
+	CUdeviceptr *ptr, cudaError_t *answer)
 {
 	struct place place;
 	CUresult err;
@@ -139,7 +141,8 @@ static bool allocate_pitched(const struct choice *choice, size_t width, size_t r
 	if (choice->policy == STAYPUT_KEEP)
 		return false;
 	err = make_current(caller, &place);
-	if (err == CUDA_SUCCESS && !device_pitch(place.device, width, rows, pitch, &size))
+	if (err == CUDA_SUCCESS && !device_pitch(place.device, rows->width, rows->count,
+					   &rows->pitch, &size))
 		err = CUDA_ERROR_OUT_OF_MEMORY;
 	if (err == CUDA_SUCCESS)
 		err = alloc_allocate(ptr, size, choice, &place);
@@ -156,13 +159,12 @@ STAYPUT_HOOK cudaError_t cudaMallocPitch(
 	bool in_region = ptr && pitch && width && height && region_choose(&choice);
 	cudaError_t answer;
 	CUdeviceptr ours;
-	size_t got;
+	struct rows rows = {.width = width, .count = height};
 
-	if (in_region && allocate_pitched(&choice, width, height, &got, &ours, caller,
-				 &answer)) {
+	if (in_region && allocate_rows(&choice, &rows, caller, &ours, &answer)) {
 		if (answer == cudaSuccess) {
 			*ptr = (void *)ours;
-			*pitch = got;
+			*pitch = rows.pitch;
 		}
 		return answer;
 	}
@@ -181,26 +183,24 @@ STAYPUT_HOOK cudaError_t cudaMalloc3D(
 	struct choice choice;
 	cudaError_t answer;
 	CUdeviceptr ours;
-	size_t rows = 0, pitch;
-	bool in_region = ptr && extent.width &&
-			 !__builtin_mul_overflow(extent.height, extent.depth, &rows) &&
-			 rows && region_choose(&choice);
+	struct rows rows = {.width = extent.width};
+	bool in_region =
+		ptr && extent.width &&
+		!__builtin_mul_overflow(extent.height, extent.depth, &rows.count) &&
+		rows.count && region_choose(&choice);
 
-	if (in_region && allocate_pitched(&choice, extent.width, rows, &pitch, &ours,
-				 caller, &answer)) {
+	if (in_region && allocate_rows(&choice, &rows, caller, &ours, &answer)) {
 		if (answer == cudaSuccess)
 			*ptr = (struct cudaPitchedPtr){
-				(void *)ours, pitch, extent.width, extent.height};
+				(void *)ours, rows.pitch, extent.width, extent.height};
 		return answer;
 	}
 	real = REAL(cudaMalloc3D);
 	answer = real ? real(ptr, extent) : cudaErrorInitializationError;
 	if (in_region && answer == cudaSuccess)
-		count_native(&choice, ptr->ptr, ptr->pitch * rows);
+		count_native(&choice, ptr->ptr, ptr->pitch * rows.count);
 	return answer;
 }
-
-/* ---- Freeing --------------------------------------------------------------------------- */
 
 STAYPUT_HOOK cudaError_t cudaFree(void *ptr)
 {
@@ -246,8 +246,6 @@ STAYPUT_HOOK cudaError_t cudaDeviceReset(void)
 	return real ? real() : cudaErrorInitializationError;
 }
 
-/* ---- Captures -------------------------------------------------------------------------- */
-
 /* In the per-thread flavours, stream 0 is the thread's own. */
 static CUstream per_thread(cudaStream_t stream)
 {
@@ -270,7 +268,8 @@ STAYPUT_HOOK cudaError_t cudaStreamBeginCapture(
 		return cudaErrorInitializationError;
 	capture_beginning(stream);
 	answer = real(stream, mode);
-	capture_began(stream, answer == cudaSuccess);
+	if (answer != cudaSuccess)
+		hook_capture_ended(stream);
 	return answer;
 }
 
@@ -284,7 +283,8 @@ STAYPUT_HOOK cudaError_t cudaStreamBeginCapture_ptsz(
 		return cudaErrorInitializationError;
 	capture_beginning(per_thread(stream));
 	answer = real(stream, mode);
-	capture_began(per_thread(stream), answer == cudaSuccess);
+	if (answer != cudaSuccess)
+		hook_capture_ended(per_thread(stream));
 	return answer;
 }
 
@@ -299,7 +299,8 @@ STAYPUT_HOOK cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream,
 		return cudaErrorInitializationError;
 	capture_beginning(stream);
 	answer = real(stream, graph, nodes, edges, count, mode);
-	capture_began(stream, answer == cudaSuccess);
+	if (answer != cudaSuccess)
+		hook_capture_ended(stream);
 	return answer;
 }
 
@@ -315,7 +316,8 @@ STAYPUT_HOOK cudaError_t cudaStreamBeginCaptureToGraph_ptsz(cudaStream_t stream,
 		return cudaErrorInitializationError;
 	capture_beginning(per_thread(stream));
 	answer = real(stream, graph, nodes, edges, count, mode);
-	capture_began(per_thread(stream), answer == cudaSuccess);
+	if (answer != cudaSuccess)
+		hook_capture_ended(per_thread(stream));
 	return answer;
 }
 
@@ -325,7 +327,7 @@ STAYPUT_HOOK cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *
 	cudaError_t answer = real ? real(stream, graph) : cudaErrorInitializationError;
 
 	if (!still_capturing(answer))
-		capture_ended(stream);
+		hook_capture_ended(stream);
 	return answer;
 }
 
@@ -336,7 +338,7 @@ STAYPUT_HOOK cudaError_t cudaStreamEndCapture_ptsz(
 	cudaError_t answer = real ? real(stream, graph) : cudaErrorInitializationError;
 
 	if (!still_capturing(answer))
-		capture_ended(per_thread(stream));
+		hook_capture_ended(per_thread(stream));
 	return answer;
 }
 
@@ -346,6 +348,6 @@ STAYPUT_HOOK cudaError_t cudaStreamDestroy(cudaStream_t stream)
 	cudaError_t answer = real ? real(stream) : cudaErrorInitializationError;
 
 	if (answer == cudaSuccess)
-		capture_ended(stream);
+		hook_capture_ended(stream);
 	return answer;
 }

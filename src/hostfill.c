@@ -18,8 +18,6 @@ static const double HUGE_PAGES_WORTH = 1.0e9;
 
 static _Atomic bool use_huge_pages = true;
 
-/* ---- One piece --------------------------------------------------------------------------- */
-
 /* Writing makes the kernel find a page. MADV_POPULATE_WRITE does that too, but holds up
  * other threads' faults and registrations while it does. */
 static void touch(struct piece *piece)
@@ -34,13 +32,16 @@ static void say_unpinned(CUresult err)
 
 	if (!atomic_exchange(&told, true))
 		log_line(LOG_WARN,
-			"host memory cannot be pinned (CUDA error %d; see RLIMIT_MEMLOCK): "
-			"backups are copied through a small pinned buffer, which is slower",
+			"host memory cannot be pinned (CUDA error %d; see "
+			"RLIMIT_MEMLOCK): "
+			"backups are copied through a small pinned buffer, which is "
+			"slower",
 			(int)err);
 }
 
-/* The driver does one registration at a time and lets whoever waits have its turn in order:
- * with all our threads in that queue, the program's own calls would wait for each of them. */
+/* The driver does one registration at a time and lets whoever waits have its turn in
+ * order: with all our threads in that queue, the program's own calls would wait for each
+ * of them. */
 static CUresult register_piece(struct piece *piece)
 {
 	static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
@@ -81,8 +82,6 @@ static void empty_piece(struct piece *piece)
 	piece->pinned = false;
 	madvise(piece->base, piece->size, MADV_DONTNEED);
 }
-
-/* ---- Filling ----------------------------------------------------------------------------- */
 
 static void mark_filled(struct hostfill *fill, size_t index)
 {
@@ -195,8 +194,6 @@ bool hostfill_finish(struct hostfill *fill)
 	return ok;
 }
 
-/* ---- Emptying ---------------------------------------------------------------------------- */
-
 static void *empty_pieces(void *argument)
 {
 	struct hostfill *fill = argument;
@@ -210,7 +207,8 @@ static void *empty_pieces(void *argument)
 	return NULL;
 }
 
-void hostfill_empty(struct device *dev, struct piece **pieces, size_t count, size_t threads)
+void hostfill_empty(
+	struct device *dev, struct piece **pieces, size_t count, size_t threads)
 {
 	struct hostfill fill = {.device = dev, .pieces = pieces, .count = count};
 

@@ -43,8 +43,9 @@ bool hostfill_done(struct hostfill *fill);
 /* Ends it: waits for the threads. True when every piece is filled. */
 bool hostfill_finish(struct hostfill *fill);
 
-/* The way back, for pieces that are filled or not: unpins them and gives the memory to the
- * system. Waits for it. */
-void hostfill_empty(struct device *dev, struct piece **pieces, size_t count, size_t threads);
+/* The way back, for pieces that are filled or not: unpins them and gives the memory to
+ * the system. Waits for it. */
+void hostfill_empty(
+	struct device *dev, struct piece **pieces, size_t count, size_t threads);
 
 #endif

@@ -83,7 +83,8 @@ bool hostpool_open(struct device *dev)
 	lock_drop();
 	if (open)
 		return true;
-	for (; size >= dev->granule && !base; size = size / 2 / dev->granule * dev->granule) {
+	for (; size >= dev->granule && !base;
+		size = size / 2 / dev->granule * dev->granule) {
 		base = map_aligned(size, dev->granule);
 		at = base ? map_nothing(map_bytes(dev, size)) : NULL;
 		if (base && at)
@@ -104,8 +105,6 @@ bool hostpool_open(struct device *dev)
 	}
 	return dev->pool.base != NULL;
 }
-
-/* ---- Limits ------------------------------------------------------------------------------ */
 
 size_t hostpool_total_locked(void)
 {
@@ -150,8 +149,6 @@ bool hostpool_has_room(size_t size)
 		size, total, limit, available);
 	return false;
 }
-
-/* ---- Taking and giving ------------------------------------------------------------------- */
 
 struct piece *hostpool_piece(struct device *dev, const char *at)
 {
@@ -220,8 +217,6 @@ void hostpool_settle_locked(struct device *dev)
 		lock_wait();
 }
 
-/* ---- Giving back to the system ----------------------------------------------------------- */
-
 /* Takes one piece that nothing lies in out of the pool. */
 static struct piece *take_empty_locked(struct device *dev)
 {
@@ -239,7 +234,8 @@ static struct piece *take_empty_locked(struct device *dev)
 }
 
 /* Those that can go, in `list`, which has room for `room`. */
-static size_t take_surplus(struct device *dev, size_t keep, struct piece **list, size_t room)
+static size_t take_surplus(
+	struct device *dev, size_t keep, struct piece **list, size_t room)
 {
 	size_t count = 0, total;
 

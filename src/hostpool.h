@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host memory that backups live in: one pool a device, on its NUMA node. A pool is a range
- * of addresses; behind it are pieces, which are faulted in and pinned one by one
- * (hostfill.h), are kept from one pause to the next, and go back to the system when nothing
- * lies in them and they are not to be kept. What is taken is contiguous, whatever pieces it
- * lies in. The lists are under the lock.
+ * Host memory that backups live in: one pool a device, on its NUMA node. A pool is a
+ * range of addresses; behind it are pieces, which are faulted in and pinned one by one
+ * (hostfill.h), are kept from one pause to the next, and go back to the system when
+ * nothing lies in them and they are not to be kept. What is taken is contiguous, whatever
+ * pieces it lies in. The lists are under the lock.
  */
 #ifndef HOSTPOOL_H
 #define HOSTPOOL_H
@@ -40,8 +40,8 @@ struct hostpool {
 /* Addresses for the device's pool, if it has none yet. False when the system refuses. */
 bool hostpool_open(struct device *dev);
 
-/* Whether `size` bytes more may be taken from the system now, under STAYPUT_HOST_LIMIT and
- * by what machine and cgroup leave; else the sentence says why not, with numbers. */
+/* Whether `size` bytes more may be taken from the system now, under STAYPUT_HOST_LIMIT
+ * and by what machine and cgroup leave; else the sentence says why not, with numbers. */
 bool hostpool_has_room(size_t size);
 
 /* `size` bytes of idle memory, or NULL. */
@@ -52,7 +52,8 @@ char *hostpool_take_idle_locked(struct device *dev, size_t size);
 char *hostpool_take_bare_locked(struct device *dev, size_t size);
 void hostpool_give_bare_locked(struct device *dev, char *base, size_t size);
 
-/* Puts a filled piece behind bare addresses that were taken: its memory counts as taken. */
+/* Puts a filled piece behind bare addresses that were taken: its memory counts as taken.
+ */
 void hostpool_add_piece_locked(struct device *dev, struct piece *piece);
 
 /* Memory that was taken becomes idle. */
@@ -65,8 +66,8 @@ struct piece *hostpool_piece(struct device *dev, const char *at);
 size_t hostpool_total_locked(void);
 size_t hostpool_idle_locked(void);
 
-/* Gives pieces back that nothing lies in until the pools hold `keep` bytes or no such piece
- * is left. Not with the lock held. */
+/* Gives pieces back that nothing lies in until the pools hold `keep` bytes or no such
+ * piece is left. Not with the lock held. */
 void hostpool_trim(size_t keep);
 
 /* The same for the pieces of one device. */

@@ -90,7 +90,8 @@ static void tell_empty(const struct operation *op)
 		lock_drop();
 		if (tell)
 			log_line(LOG_WARN,
-				"region %s is empty: nothing was allocated in it, or past "
+				"region %s is empty: nothing was allocated in it, or "
+				"past "
 				"this library (static CUDA runtime, cudaMallocAsync)",
 				r->tag);
 	}
@@ -150,8 +151,6 @@ int lifecycle_resume(const char *const *tags, size_t count,
 	}
 	return err;
 }
-
-/* ---- Host memory ahead of need -------------------------------------------------------------- */
 
 static size_t missing_in(const struct block *list)
 {

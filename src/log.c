@@ -25,8 +25,8 @@ void log_line(enum log_level level, const char *format, ...)
 
 	if ((int)level > atomic_load_explicit(&max_level, memory_order_relaxed))
 		return;
-	len = snprintf(line, sizeof line, "stayput[%d] %s: ", (int)getpid(),
-		level_names[level]);
+	len = snprintf(
+		line, sizeof line, "stayput[%d] %s: ", (int)getpid(), level_names[level]);
 	va_start(args, format);
 	rest = vsnprintf(line + len, sizeof line - len - 1, format, args);
 	va_end(args);
@@ -50,8 +50,9 @@ void log_setup(enum log_level level, const char *path)
 		if (fd >= 0)
 			atomic_store(&output, fd);
 		else
-			log_line(LOG_WARN, "STAYPUT_LOG_FILE: %s cannot be opened (%s); "
-					   "using standard error",
+			log_line(LOG_WARN,
+				"STAYPUT_LOG_FILE: %s cannot be opened (%s); "
+				"using standard error",
 				path, strerror(errno));
 	}
 	errno = saved;

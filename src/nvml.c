@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NVML's header is not part of every CUDA installation, so the four functions are declared
- * here, as its documentation gives them. */
+/* NVML's header is not part of every CUDA installation, so the four functions are
+ * declared here, as its documentation gives them. */
 #include "nvml.h"
 
 #include <dlfcn.h>
@@ -34,7 +34,8 @@ static bool open_nvml(struct nvml *n)
 	*(void **)&n->init = dlsym(handle, "nvmlInit_v2");
 	*(void **)&n->shutdown = dlsym(handle, "nvmlShutdown");
 	*(void **)&n->device_by_uuid = dlsym(handle, "nvmlDeviceGetHandleByUUID");
-	*(void **)&n->processes = dlsym(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
+	*(void **)&n->processes =
+		dlsym(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
 	return n->init && n->shutdown && n->device_by_uuid && n->processes;
 }
 
@@ -101,7 +102,8 @@ void nvml_holders(CUdevice ordinal, char *buf, size_t size)
 	buf[0] = '\0';
 	if (!open_nvml(&n) || !write_uuid(ordinal, uuid, sizeof uuid) || n.init() != 0)
 		return;
-	if (n.device_by_uuid(uuid, &device) == 0 && n.processes(device, &count, list) == 0)
+	if (n.device_by_uuid(uuid, &device) == 0 &&
+		n.processes(device, &count, list) == 0)
 		write_list(list, count, buf, size);
 	n.shutdown();
 }

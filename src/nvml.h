@@ -7,8 +7,8 @@
 
 #include <cuda.h>
 
-/* Writes "; pid 4711 (python) holds 12345 bytes, ..." for the processes that use the most,
- * or "" where NVML cannot be opened or knows none. */
+/* Writes "; pid 4711 (python) holds 12345 bytes, ..." for the processes that use the
+ * most, or "" where NVML cannot be opened or knows none. */
 void nvml_holders(CUdevice ordinal, char *buf, size_t size);
 
 #endif

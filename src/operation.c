@@ -10,8 +10,6 @@
 #include "slab.h"
 #include "table.h"
 
-/* ---- Claiming -------------------------------------------------------------------------- */
-
 static size_t count_regions_locked(void)
 {
 	size_t n = 0;
@@ -41,8 +39,8 @@ static int list_regions_locked(
 	for (size_t i = 0; i < count; i++) {
 		r = region_find_locked(tags[i]);
 		if (!r)
-			return error_set(STAYPUT_ERR_NOT_FOUND, "no region is tagged %s",
-				tags[i]);
+			return error_set(
+				STAYPUT_ERR_NOT_FOUND, "no region is tagged %s", tags[i]);
 		if (!listed(op, r))
 			op->regions[op->region_count++] = r;
 	}
@@ -75,8 +73,8 @@ static int claim_locked(struct operation *op, bool no_block)
 
 int operation_no_memory(void)
 {
-	return error_set(
-		STAYPUT_ERR_HOST_MEMORY, "no memory for the list of what to pause or resume");
+	return error_set(STAYPUT_ERR_HOST_MEMORY,
+		"no memory for the list of what to pause or resume");
 }
 
 int operation_begin(
@@ -114,8 +112,6 @@ void operation_end(struct operation *op)
 	free(op->works);
 	free(op->blocks);
 }
-
-/* ---- Listing ----------------------------------------------------------------------------- */
 
 typedef void visit(struct operation *op, struct block *block);
 
@@ -163,7 +159,8 @@ static void list_block(struct operation *op, struct block *block)
 	w->blocks[w->count++] = block;
 	if (block->state == STAYPUT_ACTIVE)
 		block->paused_as = op->policy ? op->policy : block->space->policy;
-	block->state = block->state == STAYPUT_ACTIVE ? STAYPUT_PAUSING : STAYPUT_RESUMING;
+	block->state =
+		block->state == STAYPUT_ACTIVE ? STAYPUT_PAUSING : STAYPUT_RESUMING;
 }
 
 /* Gives each work the part of the list that its count asks for. */
@@ -226,8 +223,6 @@ bool operation_collect(struct operation *op, int state)
 		order(&op->works[i]);
 	return listed;
 }
-
-/* ---- Publishing ---------------------------------------------------------------------------- */
 
 uint64_t operation_allocations(const struct block *block, uint64_t *bytes)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one pause or resume works on: the regions it has claimed, and per device the blocks
- * that it owns meanwhile. One operation at a time has a region; its blocks are in a passing
- * state from operation_collect() to operation_publish().
+ * What one pause or resume works on: the regions it has claimed, and per device the
+ * blocks that it owns meanwhile. One operation at a time has a region; its blocks are in
+ * a passing state from operation_collect() to operation_publish().
  */
 #ifndef OPERATION_H
 #define OPERATION_H
@@ -11,8 +11,8 @@
 #include <stddef.h>
 
 #include "device.h"
-#include "work.h"
 #include "stayput.h"
+#include "work.h"
 
 struct block;
 struct region;
@@ -29,8 +29,8 @@ struct operation {
 };
 
 /* Claims the regions of `tags` (count 0: all), waiting for other operations unless
- * `no_block`. STAYPUT_OK, or a code with the sentence set and nothing claimed. The rest of
- * *op is zero before. */
+ * `no_block`. STAYPUT_OK, or a code with the sentence set and nothing claimed. The rest
+ * of *op is zero before. */
 int operation_begin(
 	struct operation *op, const char *const *tags, size_t count, bool no_block);
 
@@ -38,8 +38,8 @@ int operation_begin(
  * lists them by device. False without memory: no block has moved. */
 bool operation_collect(struct operation *op, int state);
 
-/* Every listed block becomes PAUSED or ACTIVE, as its `mapped` says, and the counts of the
- * regions follow. */
+/* Every listed block becomes PAUSED or ACTIVE, as its `mapped` says, and the counts of
+ * the regions follow. */
 void operation_publish(struct operation *op);
 
 /* Pause: no work that has not begun to release shall do so any more. */

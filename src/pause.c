@@ -34,8 +34,6 @@ static int check_supported(const struct operation *op)
 	return STAYPUT_OK;
 }
 
-/* ---- Waiting for work in flight ----------------------------------------------------------- */
-
 static int synchronize(struct work *w)
 {
 	double start = clock_now();
@@ -64,8 +62,6 @@ static int synchronize_all(struct operation *op)
 	lock_drop();
 	return err;
 }
-
-/* ---- Host memory --------------------------------------------------------------------------- */
 
 static void unplace_all(struct operation *op, size_t count)
 {
@@ -107,8 +103,6 @@ static int find_room(struct operation *op)
 	backup_trim(0);
 	return place_all(op);
 }
-
-/* ---- Releasing ----------------------------------------------------------------------------- */
 
 /* Unmaps and releases blocks [first, end). What cannot be unmapped stays as it is. */
 static CUresult release_blocks(struct work *w, size_t first, size_t end)
@@ -180,8 +174,6 @@ static void tell_held(const struct work *w)
 		r->device, (unsigned long long)r->bytes_released,
 		(unsigned long long)r->bytes_released_driver);
 }
-
-/* ---- One device ---------------------------------------------------------------------------- */
 
 static void mark_secured(struct work *w)
 {
@@ -270,8 +262,6 @@ static int pause_work(struct work *w)
 	tell_held(w);
 	return err;
 }
-
-/* ---- All devices --------------------------------------------------------------------------- */
 
 static int fill_all(struct operation *op)
 {

@@ -15,12 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "log.h"
 #include "lock.h"
+#include "log.h"
 
 static _Atomic(const struct driver *) loaded;
-
-/* ---- The driver ------------------------------------------------------------------------ */
 
 struct driver_row {
 	const char *name;
@@ -46,7 +44,8 @@ static bool fill(struct driver *d, void *handle)
 
 		if (!function) {
 			log_line(LOG_ERROR,
-				"libcuda.so.1 has no %s: the driver is too old (CUDA 11.8 "
+				"libcuda.so.1 has no %s: the driver is too old (CUDA "
+				"11.8 "
 				"is needed); memory stays native",
 				driver_rows[i].name);
 			return false;
@@ -87,8 +86,6 @@ const struct driver *driver(void)
 	lock_check_free();
 	return atomic_load_explicit(&loaded, memory_order_acquire);
 }
-
-/* ---- What a hook stands in front of --------------------------------------------------- */
 
 /* Answers are kept in slots that are filled once and never emptied; the library that an
  * answer lies in is pinned, so that a kept answer cannot dangle. When the slots around a
@@ -239,7 +236,8 @@ static void pin(void *function)
 	Dl_info info;
 
 	if (dladdr(function, &info) && info.dli_fname[0])
-		dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+		dlopen(info.dli_fname,
+			RTLD_NOLOAD | RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
 }
 
 /* Another interposer behind us comes first, as it would without us; then what the caller

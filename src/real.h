@@ -16,44 +16,44 @@
 
 #include <cuda.h>
 
-#define DRIVER_FUNCTIONS(F)                                                              \
-	F(cuInit)                                                                        \
-	F(cuGetErrorName)                                                                \
-	F(cuDeviceGet)                                                                   \
-	F(cuDeviceGetAttribute)                                                          \
-	F(cuDeviceGetUuid_v2)                                                             \
-	F(cuDeviceTotalMem_v2)                                                           \
-	F(cuCtxGetCurrent)                                                               \
-	F(cuCtxGetDevice)                                                                \
-	F(cuCtxPushCurrent_v2)                                                           \
-	F(cuCtxPopCurrent_v2)                                                            \
-	F(cuCtxSynchronize)                                                              \
-	F(cuThreadExchangeStreamCaptureMode)                                             \
-	F(cuMemGetInfo_v2)                                                               \
-	F(cuMemGetAllocationGranularity)                                                 \
-	F(cuMemAddressReserve)                                                           \
-	F(cuMemAddressFree)                                                              \
-	F(cuMemCreate)                                                                   \
-	F(cuMemRelease)                                                                  \
-	F(cuMemMap)                                                                      \
-	F(cuMemUnmap)                                                                    \
-	F(cuMemSetAccess)                                                                \
-	F(cuMemcpyDtoHAsync_v2)                                                          \
-	F(cuMemcpyHtoDAsync_v2)                                                          \
-	F(cuMemsetD8Async)                                                               \
-	F(cuMemHostAlloc)                                                                \
-	F(cuMemFreeHost)                                                                 \
-	F(cuMemHostRegister_v2)                                                          \
-	F(cuMemHostUnregister)                                                           \
-	F(cuModuleLoadData)                                                              \
-	F(cuModuleGetFunction)                                                           \
-	F(cuLaunchKernel)                                                                \
-	F(cuEventCreate)                                                                 \
-	F(cuEventDestroy_v2)                                                             \
-	F(cuEventRecord)                                                                 \
-	F(cuEventSynchronize)                                                            \
-	F(cuStreamCreate)                                                                \
-	F(cuStreamDestroy_v2)                                                            \
+#define DRIVER_FUNCTIONS(F)                  \
+	F(cuInit)                            \
+	F(cuGetErrorName)                    \
+	F(cuDeviceGet)                       \
+	F(cuDeviceGetAttribute)              \
+	F(cuDeviceGetUuid_v2)                \
+	F(cuDeviceTotalMem_v2)               \
+	F(cuCtxGetCurrent)                   \
+	F(cuCtxGetDevice)                    \
+	F(cuCtxPushCurrent_v2)               \
+	F(cuCtxPopCurrent_v2)                \
+	F(cuCtxSynchronize)                  \
+	F(cuThreadExchangeStreamCaptureMode) \
+	F(cuMemGetInfo_v2)                   \
+	F(cuMemGetAllocationGranularity)     \
+	F(cuMemAddressReserve)               \
+	F(cuMemAddressFree)                  \
+	F(cuMemCreate)                       \
+	F(cuMemRelease)                      \
+	F(cuMemMap)                          \
+	F(cuMemUnmap)                        \
+	F(cuMemSetAccess)                    \
+	F(cuMemcpyDtoHAsync_v2)              \
+	F(cuMemcpyHtoDAsync_v2)              \
+	F(cuMemsetD8Async)                   \
+	F(cuMemHostAlloc)                    \
+	F(cuMemFreeHost)                     \
+	F(cuMemHostRegister_v2)              \
+	F(cuMemHostUnregister)               \
+	F(cuModuleLoadData)                  \
+	F(cuModuleGetFunction)               \
+	F(cuLaunchKernel)                    \
+	F(cuEventCreate)                     \
+	F(cuEventDestroy_v2)                 \
+	F(cuEventRecord)                     \
+	F(cuEventSynchronize)                \
+	F(cuStreamCreate)                    \
+	F(cuStreamDestroy_v2)                \
 	F(cuStreamSynchronize)
 
 struct driver {
@@ -70,7 +70,7 @@ bool driver_loaded(void);
 
 const struct driver *driver(void);
 
-#define REAL(function)                                                                   \
+#define REAL(function) \
 	((typeof(&function))real_find(#function, __builtin_return_address(0)))
 
 /* What `symbol` means to the code at `caller`; NULL when nothing has it, which is never

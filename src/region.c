@@ -94,7 +94,8 @@ static bool choose_default(struct choice *choice)
 		r = find_or_add(c->default_tag);
 		atomic_store_explicit(&known, r, memory_order_release);
 	}
-	*choice = (struct choice){r, region_policy(c->default_tag, STAYPUT_POLICY_DEFAULT)};
+	*choice =
+		(struct choice){r, region_policy(c->default_tag, STAYPUT_POLICY_DEFAULT)};
 	return r != NULL;
 }
 
@@ -139,8 +140,8 @@ int region_push(const char *tag, int policy)
 			policy);
 	choice.region = find_or_add(tag);
 	if (!choice.region)
-		return error_set(
-			STAYPUT_ERR_HOST_MEMORY, "no memory for the record of region %s", tag);
+		return error_set(STAYPUT_ERR_HOST_MEMORY,
+			"no memory for the record of region %s", tag);
 	choice.policy = region_policy(tag, policy);
 	return push(choice);
 }
@@ -153,7 +154,8 @@ int region_push_native(void)
 int region_pop(void)
 {
 	if (depth == 0)
-		return error_set(STAYPUT_ERR_INVALID, "pop without a push in this thread");
+		return error_set(
+			STAYPUT_ERR_INVALID, "pop without a push in this thread");
 	depth--;
 	if (depth == STACK_INLINE) {
 		free(deep_stack);
@@ -173,8 +175,10 @@ struct space *region_space_locked(const struct choice *choice, struct device *de
 	s = calloc(1, sizeof *s);
 	if (!s)
 		return NULL;
-	*s = (struct space){
-		.region = r, .device = device, .policy = choice->policy, .next = r->spaces};
+	*s = (struct space){.region = r,
+		.device = device,
+		.policy = choice->policy,
+		.next = r->spaces};
 	r->spaces = s;
 	return s;
 }
@@ -194,6 +198,7 @@ void region_count_locked(const struct allocation *a, int sign)
 	*bytes += sign * (int64_t)a->size;
 	*count += sign;
 	r->was_used = true;
+	fork_note_use();
 }
 
 static void add_blocks(const struct block *list, struct stayput_region_info *info)

@@ -133,7 +133,8 @@ static struct allocation *find_settled_locked(CUdeviceptr ptr)
 	struct allocation *a = table_find_locked(ptr);
 
 	while (a && a->block &&
-		(a->block->state == STAYPUT_PAUSING || a->block->state == STAYPUT_RESUMING)) {
+		(a->block->state == STAYPUT_PAUSING ||
+			a->block->state == STAYPUT_RESUMING)) {
 		lock_wait();
 		a = table_find_locked(ptr);
 	}
@@ -196,8 +197,6 @@ void release_deferred(void)
 	}
 }
 
-/* ---- Resets ---------------------------------------------------------------------------------- */
-
 static bool belongs(const struct allocation *a, const struct device *dev, CUcontext ctx)
 {
 	return dev ? a->space->device == dev : a->context == ctx;
@@ -238,7 +237,8 @@ static void release_all(const struct device *dev, CUcontext ctx)
 static struct span *take_empty_span(struct region *r, const struct device *dev)
 {
 	for (struct space *s = r->spaces; s; s = s->next)
-		for (struct span **at = &s->spans; s->device == dev && *at; at = &(*at)->next)
+		for (struct span **at = &s->spans; s->device == dev && *at;
+			at = &(*at)->next)
 			if (span_empty_locked(*at)) {
 				struct span *span = *at;
 
@@ -268,7 +268,8 @@ void release_device(CUdevice ordinal)
 {
 	struct device *dev;
 
-	if (fork_is_child() || !driver_loaded() || device_get(ordinal, &dev) != CUDA_SUCCESS)
+	if (fork_is_child() || !driver_loaded() ||
+		device_get(ordinal, &dev) != CUDA_SUCCESS)
 		return;
 	device_synchronize(dev);
 	release_all(dev, NULL);

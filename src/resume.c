@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * On all devices at once: one thread creates and maps memory, batch by batch, another fills
- * what has been mapped. Backups stay until every device has made it, so that whatever fails
- * can be taken back.
+ * On all devices at once: one thread creates and maps memory, batch by batch, another
+ * fills what has been mapped. Backups stay until every device has made it, so that
+ * whatever fails can be taken back.
  */
 #include "resume.h"
 
@@ -35,8 +35,6 @@ static uint64_t sum_sizes(struct block *const *blocks, size_t count)
 		bytes += blocks[i]->size;
 	return bytes;
 }
-
-/* ---- One batch ----------------------------------------------------------------------------- */
 
 /* What a batch got is given back. */
 static void unmap(struct block *const *blocks, size_t mapped, size_t created)
@@ -103,10 +101,8 @@ static CUresult fill_batch(struct work *w, size_t first, size_t count)
 	return err == CUDA_SUCCESS ? transfer_mark(&w->job.transfer) : err;
 }
 
-/* ---- Filling beside the mapping ------------------------------------------------------------ */
-
-/* A thread that fills what has been mapped: the driver's lock, which mapping waits for when
- * several devices do it, must not hold up the copies. */
+/* A thread that fills what has been mapped: the driver's lock, which mapping waits for
+ * when several devices do it, must not hold up the copies. */
 struct filler {
 	struct work *work;
 	pthread_t thread;
@@ -153,8 +149,9 @@ static void *fill_mapped(void *argument)
 	return NULL;
 }
 
-/* With several devices, cuMemSetAccess waits for the copies of its device while it keeps the
- * driver's lock from the others: then everything is mapped first, and no thread started. */
+/* With several devices, cuMemSetAccess waits for the copies of its device while it keeps
+ * the driver's lock from the others: then everything is mapped first, and no thread
+ * started. */
 static void filler_start(struct filler *f, struct work *w)
 {
 	*f = (struct filler){.work = w};
@@ -177,8 +174,8 @@ static CUresult filler_go_on(struct filler *f, size_t mapped)
 	return err;
 }
 
-/* Waits until all that was mapped has been begun to fill, or what is being filled when that
- * is of no use any more. Without a thread it is done here and now. */
+/* Waits until all that was mapped has been begun to fill, or what is being filled when
+ * that is of no use any more. Without a thread it is done here and now. */
 static CUresult filler_end(struct filler *f, bool abandoned)
 {
 	pthread_mutex_lock(&f->mutex);
@@ -194,8 +191,6 @@ static CUresult filler_end(struct filler *f, bool abandoned)
 	pthread_cond_destroy(&f->changed);
 	return f->err;
 }
-
-/* ---- One device ---------------------------------------------------------------------------- */
 
 /* Ends the copies, then takes all memory away again. */
 static void take_back(struct work *w, size_t count)
@@ -272,7 +267,8 @@ static int say_out_of_memory(const struct work *w)
 
 	nvml_holders(w->device->ordinal, holders, sizeof holders);
 	return error_set(STAYPUT_ERR_DEVICE_MEMORY,
-		"resuming region %s needs %llu bytes on device %d and %zu are free%s; all "
+		"resuming region %s needs %llu bytes on device %d and %zu are free%s; "
+		"all "
 		"is paused still and the call can be repeated",
 		w->blocks[0]->space->region->tag,
 		(unsigned long long)sum_sizes(w->blocks, w->count), w->device->ordinal,
@@ -324,8 +320,6 @@ static int wait_for_contents(struct work *w)
 	return err;
 }
 
-/* ---- All devices --------------------------------------------------------------------------- */
-
 static int take_back_if_mapped(struct work *w)
 {
 	if (w->report.bytes_restored > 0 && device_enter(w->device) == CUDA_SUCCESS) {
@@ -346,9 +340,8 @@ int resume_run(struct operation *op, double deadline)
 		struct work *w = &op->works[i];
 
 		w->deadline = deadline;
-		w->job = (struct backup_job){.device = w->device,
-			.blocks = w->blocks,
-			.count = w->host_count};
+		w->job = (struct backup_job){
+			.device = w->device, .blocks = w->blocks, .count = w->host_count};
 	}
 	err = work_run_all(op, bring_back);
 	if (err == STAYPUT_OK)

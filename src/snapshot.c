@@ -60,11 +60,9 @@ static void add_region(struct text *t, const struct stayput_region_info *r)
 		"\"count_kept\":%llu,\"mappings\":%llu}",
 		r->tag, states[r->state], (unsigned long long)r->bytes_active,
 		(unsigned long long)r->bytes_paused, (unsigned long long)r->bytes_kept,
-		(unsigned long long)r->bytes_device,
-		(unsigned long long)r->bytes_backup,
-		(unsigned long long)r->count_active,
-		(unsigned long long)r->count_paused, (unsigned long long)r->count_kept,
-		(unsigned long long)r->mappings);
+		(unsigned long long)r->bytes_device, (unsigned long long)r->bytes_backup,
+		(unsigned long long)r->count_active, (unsigned long long)r->count_paused,
+		(unsigned long long)r->count_kept, (unsigned long long)r->mappings);
 }
 
 size_t snapshot_write(char *buf, size_t size)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of the library as JSON. Everything in it is a tag, a word or a number, so that
- * nothing has to be escaped. */
+/* The state of the library as JSON. Everything in it is a tag, a word or a number, so
+ * that nothing has to be escaped. */
 #ifndef SNAPSHOT_H
 #define SNAPSHOT_H
 

@@ -41,15 +41,15 @@ static size_t wanted_size(const struct device *dev, size_t size, size_t at_least
 	return (want + dev->granule - 1) / dev->granule * dev->granule;
 }
 
-/* RLIMIT_AS, or what else uses addresses, may leave less than we would like. From the first
- * refusal on, spans are small, so that all regions to come find room for one. */
+/* RLIMIT_AS, or what else uses addresses, may leave less than we would like. From the
+ * first refusal on, spans are small, so that all regions to come find room for one. */
 static CUresult reserve_addresses(struct span *span, size_t size)
 {
 	static _Atomic bool scarce;
 	const struct device *dev = span->device;
 	size_t plenty = 2 * dev->memory > SPAN_MIN ? 2 * dev->memory : SPAN_MIN;
-	size_t wants[] = {wanted_size(dev, size, plenty), wanted_size(dev, size, SPAN_SCARCE),
-		wanted_size(dev, size, size)};
+	size_t wants[] = {wanted_size(dev, size, plenty),
+		wanted_size(dev, size, SPAN_SCARCE), wanted_size(dev, size, size)};
 	CUresult err = CUDA_ERROR_OUT_OF_MEMORY;
 
 	for (size_t i = scarce; i < 3 && err != CUDA_SUCCESS; i++) {

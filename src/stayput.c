@@ -17,8 +17,6 @@
 #include "snapshot.h"
 #include "table.h"
 
-/* ---- Arguments --------------------------------------------------------------------------- */
-
 static int check_tag(const char *tag)
 {
 	if (config_valid_tag(tag))
@@ -33,7 +31,8 @@ static int check_tags(const char *const *tags, size_t count)
 	int err = STAYPUT_OK;
 
 	if (count > 0 && !tags)
-		return error_set(STAYPUT_ERR_INVALID, "tags is NULL and count is %zu", count);
+		return error_set(
+			STAYPUT_ERR_INVALID, "tags is NULL and count is %zu", count);
 	for (size_t i = 0; i < count && err == STAYPUT_OK; i++)
 		err = check_tag(tags[i]);
 	return err;
@@ -69,8 +68,6 @@ static int check_fork(void)
 		"CUDA was in use before this process was forked, so it cannot use it");
 }
 
-/* ---- Regions ------------------------------------------------------------------------------- */
-
 STAYPUT_API int stayput_region_push(const char *tag, int policy)
 {
 	int saved = errno;
@@ -96,8 +93,6 @@ STAYPUT_API int stayput_region_pop(void)
 	return region_pop();
 }
 
-/* ---- Pause and resume ------------------------------------------------------------------------ */
-
 typedef int lifecycle(const char *const *tags, size_t count,
 	const struct stayput_options *options, struct stayput_report *report);
 
@@ -116,7 +111,8 @@ static int run(lifecycle *step, const char *const *tags, size_t count,
 	if (err == STAYPUT_OK)
 		err = check_fork();
 	if (err == STAYPUT_OK)
-		err = step(tags, count, options ? options : &none, report ? report : &own);
+		err = step(
+			tags, count, options ? options : &none, report ? report : &own);
 	errno = saved;
 	return err;
 }
@@ -142,8 +138,6 @@ STAYPUT_API int stayput_resume_ex(const char *const *tags, size_t count,
 {
 	return run(lifecycle_resume, tags, count, options, report);
 }
-
-/* ---- Host memory ------------------------------------------------------------------------------- */
 
 STAYPUT_API int stayput_host_reserve(const char *tag)
 {
@@ -180,13 +174,12 @@ STAYPUT_API const void *stayput_host_copy(const void *ptr, size_t size)
 	lock_take();
 	a = table_find_inside_locked(address);
 	if (a && a->block && a->block->state == STAYPUT_PAUSED &&
-		a->block->paused_as == STAYPUT_HOST && size <= a->size - (address - a->base))
+		a->block->paused_as == STAYPUT_HOST &&
+		size <= a->size - (address - a->base))
 		copy = a->block->backup + (address - a->block->base);
 	lock_drop();
 	return copy;
 }
-
-/* ---- Questions ----------------------------------------------------------------------------------- */
 
 static int state_of(const struct allocation *a)
 {
@@ -224,7 +217,8 @@ STAYPUT_API int stayput_query(const void *ptr, struct stayput_info *info)
 	lock_drop();
 	if (a)
 		return STAYPUT_OK;
-	return error_set(STAYPUT_ERR_NOT_FOUND, "%p is in no allocation of a region", ptr);
+	return error_set(
+		STAYPUT_ERR_NOT_FOUND, "%p is in no allocation of a region", ptr);
 }
 
 STAYPUT_API int stayput_region_info(const char *tag, struct stayput_region_info *info)
@@ -235,8 +229,7 @@ STAYPUT_API int stayput_region_info(const char *tag, struct stayput_region_info 
 	if (err == STAYPUT_OK && !info)
 		err = error_set(STAYPUT_ERR_INVALID, "info is NULL");
 	if (err == STAYPUT_OK)
-		err = check_size(
-			"stayput_region_info", info->struct_size, sizeof *info);
+		err = check_size("stayput_region_info", info->struct_size, sizeof *info);
 	if (err != STAYPUT_OK)
 		return err;
 	lock_take();

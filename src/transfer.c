@@ -46,8 +46,8 @@ CUresult transfer_close(struct transfer *t)
 
 CUresult transfer_mark(struct transfer *t)
 {
-	CUresult err = driver()->cuEventRecord(
-		t->marks[t->begun % TRANSFER_WINDOW], t->stream);
+	CUresult err =
+		driver()->cuEventRecord(t->marks[t->begun % TRANSFER_WINDOW], t->stream);
 
 	if (err != CUDA_SUCCESS)
 		return err;
@@ -87,7 +87,8 @@ static size_t part_size(size_t size, size_t at)
 }
 
 /* While one buffer is emptied by the CPU, the other is filled by the device. */
-static CUresult save_staged(struct transfer *t, char *host, CUdeviceptr device, size_t size)
+static CUresult save_staged(
+	struct transfer *t, char *host, CUdeviceptr device, size_t size)
 {
 	size_t parts = (size + STAGING_SIZE - 1) / STAGING_SIZE;
 	CUresult err = CUDA_SUCCESS;

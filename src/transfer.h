@@ -11,15 +11,16 @@
 
 #include <cuda.h>
 
-/* Batches in flight at most. Whoever frees memory of the same context waits for what is in
- * flight, and no longer, since the next batch is begun only when an old one has ended. */
+/* Batches in flight at most. Whoever frees memory of the same context waits for what is
+ * in flight, and no longer, since the next batch is begun only when an old one has ended.
+ */
 enum { TRANSFER_WINDOW = 3 };
 
 struct transfer {
 	CUstream stream; /* NULL: not open */
 	CUevent marks[TRANSFER_WINDOW];
-	size_t begun; /* batches that were marked */
-	size_t ended; /* batches of them whose copies are known to have ended */
+	size_t begun;  /* batches that were marked */
+	size_t ended;  /* batches of them whose copies are known to have ended */
 	char *staging; /* two pinned buffers for host memory that is not */
 	CUevent staged[2];
 };

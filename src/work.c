@@ -49,8 +49,7 @@ int work_run_all(struct operation *op, int (*step)(struct work *work))
 			pthread_join(runs[i].thread, NULL);
 	for (size_t i = 0; i < op->work_count; i++)
 		if (op->works[i].err != STAYPUT_OK)
-			return error_set(
-				op->works[i].err, "%s", op->works[i].sentence);
+			return error_set(op->works[i].err, "%s", op->works[i].sentence);
 	return STAYPUT_OK;
 }
 
@@ -58,7 +57,8 @@ int work_enter(struct work *work)
 {
 	CUresult err = device_enter(work->device);
 
-	return err == CUDA_SUCCESS ? STAYPUT_OK
-				   : error_driver("cuCtxPushCurrent", err,
-					     "for a context that allocations were made in");
+	return err == CUDA_SUCCESS
+		       ? STAYPUT_OK
+		       : error_driver("cuCtxPushCurrent", err,
+				 "for a context that allocations were made in");
 }

@@ -23,9 +23,9 @@ struct work {
 	size_t count;
 	size_t host_count; /* how many of them have their contents kept */
 	struct backup_job job;
-	bool secured;     /* pause: counted in the operation */
-	bool releasing;   /* pause: something has been unmapped */
-	size_t released;  /* pause: blocks of those without contents to keep */
+	bool secured;    /* pause: counted in the operation */
+	bool releasing;  /* pause: something has been unmapped */
+	size_t released; /* pause: blocks of those without contents to keep */
 	double deadline; /* resume: until when to wait for memory */
 	struct stayput_device_report report;
 	int err; /* of its last step */

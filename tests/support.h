@@ -29,7 +29,8 @@ static inline void *region_malloc(const char *tag, int policy, size_t size)
 	return ptr;
 }
 
-/* The byte at `i` of the pattern that `seed` names: every byte depends on its position. */
+/* The byte at `i` of the pattern that `seed` names: every byte depends on its position.
+ */
 static inline unsigned char pattern_at(size_t i, unsigned seed)
 {
 	return (unsigned char)((i * 2654435761u + seed * 40503u) >> 11);
@@ -61,7 +62,8 @@ static inline size_t wrong_bytes(const void *device, size_t size, unsigned seed)
 }
 
 /* Bytes that are not `value`. */
-static inline size_t bytes_other_than(const void *device, size_t size, unsigned char value)
+static inline size_t bytes_other_than(
+	const void *device, size_t size, unsigned char value)
 {
 	unsigned char *host = malloc(size);
 	size_t wrong = 0;

@@ -34,18 +34,18 @@ struct test {
 	void (*run)(void);
 };
 
-#define TEST(fn)                                                                         \
-	{                                                                                \
-		.name = #fn, .run = (fn)                                                 \
+#define TEST(fn)                         \
+	{                                \
+		.name = #fn, .run = (fn) \
 	}
 
-#define CHECK(cond)                                                                      \
-	do {                                                                             \
-		if (!(cond)) {                                                           \
-			dprintf(test_log, "%s:%d: %s is false\n", __FILE__, __LINE__,    \
-				#cond);                                                  \
-			_exit(1);                                                        \
-		}                                                                        \
+#define CHECK(cond)                                                                   \
+	do {                                                                          \
+		if (!(cond)) {                                                        \
+			dprintf(test_log, "%s:%d: %s is false\n", __FILE__, __LINE__, \
+				#cond);                                               \
+			_exit(1);                                                     \
+		}                                                                     \
 	} while (0)
 
 #define CHECK_EQ(got, want)                                                              \
@@ -62,20 +62,20 @@ struct test {
 	} while (0)
 
 /* `text` contains `part`; prints both when it does not. */
-#define CHECK_HAS(text, part)                                                            \
-	do {                                                                             \
-		const char *text_ = (text), *part_ = (part);                             \
-		if (!strstr(text_, part_)) {                                             \
-			dprintf(test_log, "%s:%d: \"%s\" lacks \"%s\"\n", __FILE__,      \
-				__LINE__, text_, part_);                                 \
-			_exit(1);                                                        \
-		}                                                                        \
+#define CHECK_HAS(text, part)                                                       \
+	do {                                                                        \
+		const char *text_ = (text), *part_ = (part);                        \
+		if (!strstr(text_, part_)) {                                        \
+			dprintf(test_log, "%s:%d: \"%s\" lacks \"%s\"\n", __FILE__, \
+				__LINE__, text_, part_);                            \
+			_exit(1);                                                   \
+		}                                                                   \
 	} while (0)
 
-#define SKIP(why)                                                                        \
-	do {                                                                             \
-		dprintf(test_log, "skipped: %s\n", why);                                 \
-		_exit(TEST_SKIPPED);                                                     \
+#define SKIP(why)                                        \
+	do {                                             \
+		dprintf(test_log, "skipped: %s\n", why); \
+		_exit(TEST_SKIPPED);                     \
 	} while (0)
 
 static inline int test_run(const struct test *t)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory of backups, what is copied and what is not, and what happens when some of it
- * cannot be had. The fake driver runs the digest kernel's reference. */
+/* Host memory of backups, what is copied and what is not, and what happens when some of
+ * it cannot be had. The fake driver runs the digest kernel's reference. */
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -44,8 +44,6 @@ static size_t registrations(void)
 	fakecuda_report(&report);
 	return report.host_registrations;
 }
-
-/* ---- Digests ------------------------------------------------------------------------------- */
 
 static void the_digest_depends_on_every_bit_and_its_place(void)
 {
@@ -176,8 +174,6 @@ static void verification_finds_what_differs(void)
 	OK(stayput_resume("w"));
 	CHECK_EQ(wrong_bytes(p, 20 * MIB, 1), 0);
 }
-
-/* ---- Host memory --------------------------------------------------------------------------- */
 
 static void host_memory_is_exact_and_kept_between_cycles(void)
 {
@@ -326,15 +322,14 @@ static void memory_that_cannot_be_pinned_is_used_all_the_same(void)
 	CHECK_EQ(faults(), 0);
 }
 
-/* ---- Limits -------------------------------------------------------------------------------- */
-
 static void put_file(const char *root, const char *path, const char *text)
 {
 	char full[512];
 	FILE *file;
 
 	snprintf(full, sizeof full, "%s%s", root, path);
-	for (char *slash = full + strlen(root) + 1; (slash = strchr(slash, '/')); slash++) {
+	for (char *slash = full + strlen(root) + 1; (slash = strchr(slash, '/'));
+		slash++) {
 		*slash = '\0';
 		mkdir(full, 0700);
 		*slash = '/';
@@ -364,7 +359,8 @@ static void the_tightest_limit_counts(void)
 	put_file(root, "/sys/fs/cgroup/user/memory.stat",
 		"anon 5\ninactive_file 500000\nactive_file 7\n");
 	CHECK_EQ(hostmem_available(root), 1596000);
-	put_file(root, "/sys/fs/cgroup/memory/job/one/memory.limit_in_bytes", "1000000\n");
+	put_file(
+		root, "/sys/fs/cgroup/memory/job/one/memory.limit_in_bytes", "1000000\n");
 	put_file(root, "/sys/fs/cgroup/memory/job/one/memory.usage_in_bytes", "999000\n");
 	CHECK_EQ(hostmem_available(root), 1000);
 	put_file(root, "/sys/fs/cgroup/memory/memory.limit_in_bytes", "500\n");
@@ -373,8 +369,6 @@ static void the_tightest_limit_counts(void)
 	snprintf(command, sizeof command, "rm -rf %s", root);
 	CHECK_EQ(system(command), 0);
 }
-
-/* ---- Failures on the way -------------------------------------------------------------------- */
 
 enum { BLOCKS = 12 };
 
@@ -442,8 +436,6 @@ static void a_create_that_fails_leaves_all_paused(void)
 	CHECK_EQ(faults(), 0);
 }
 
-/* ---- Long runs ----------------------------------------------------------------------------- */
-
 enum { SLOTS = 40 };
 
 struct slot {
@@ -472,8 +464,8 @@ static void change_slot(struct slot *slot, unsigned *random)
 				 next_random(random) % 3 == 0))
 		free_slot(slot);
 	if (!slot->ptr) {
-		slot->size = 1 + next_random(random) % (next_random(random) % 4 ? 50000
-										: 5 * MIB);
+		slot->size = 1 + next_random(random) %
+					 (next_random(random) % 4 ? 50000 : 5 * MIB);
 		slot->ptr = region_malloc("soak", STAYPUT_HOST, slot->size);
 	}
 	slot->seed = next_random(random);

@@ -37,8 +37,8 @@ static void nothing_set_is_the_documented_default(void)
 static void regions_are_read_in_order(void)
 {
 	char complaints[1024];
-	struct config c =
-		read_one("STAYPUT_REGIONS", "kv_cache=discard,w:1=host,plain,*=keep", complaints);
+	struct config c = read_one(
+		"STAYPUT_REGIONS", "kv_cache=discard,w:1=host,plain,*=keep", complaints);
 
 	CHECK_EQ(strlen(complaints), 0);
 	CHECK_EQ(c.rule_count, 4);
@@ -54,8 +54,9 @@ static void regions_are_read_in_order(void)
 
 static void malformed_regions_are_told_and_count_as_unset(void)
 {
-	static const char *const bad[] = {"=host", ",", "a=host,", "a=", "a=Host", "a==host",
-		"a b=host", "a/b", "**=host", "kv*=host", "a=host;b=host", " a=host",
+	static const char *const bad[] = {"=host", ",", "a=host,", "a=", "a=Host",
+		"a==host", "a b=host", "a/b", "**=host", "kv*=host", "a=host;b=host",
+		" a=host",
 		"0123456789012345678901234567890123456789012345678901234567890123=host"};
 	char complaints[1024];
 
@@ -74,8 +75,10 @@ static void waits_are_seconds_with_a_point(void)
 
 	CHECK_EQ(read_one("STAYPUT_RESUME_WAIT", "30", complaints).resume_wait_ms, 30000);
 	CHECK_EQ(read_one("STAYPUT_RESUME_WAIT", "0.25", complaints).resume_wait_ms, 250);
-	CHECK_EQ(read_one("STAYPUT_RESUME_WAIT", "1.2345", complaints).resume_wait_ms, 1234);
-	CHECK_EQ(read_one("STAYPUT_RESUME_WAIT", "86400", complaints).resume_wait_ms, 86400000);
+	CHECK_EQ(read_one("STAYPUT_RESUME_WAIT", "1.2345", complaints).resume_wait_ms,
+		1234);
+	CHECK_EQ(read_one("STAYPUT_RESUME_WAIT", "86400", complaints).resume_wait_ms,
+		86400000);
 	CHECK_EQ(strlen(complaints), 0);
 }
 
@@ -84,11 +87,14 @@ static void host_memory_limits_take_sizes_and_percent(void)
 	char complaints[1024];
 
 	CHECK_EQ(read_one("NOTHING", "", complaints).host_limit_percent, 80);
-	CHECK_EQ(read_one("STAYPUT_HOST_LIMIT", "50%", complaints).host_limit_percent, 50);
+	CHECK_EQ(
+		read_one("STAYPUT_HOST_LIMIT", "50%", complaints).host_limit_percent, 50);
 	CHECK_EQ(read_one("STAYPUT_HOST_LIMIT", "64GiB", complaints).host_limit_bytes,
 		(size_t)64 << 30);
-	CHECK_EQ(read_one("STAYPUT_HOST_LIMIT", "64GiB", complaints).host_limit_percent, 0);
-	CHECK_EQ(read_one("STAYPUT_HOST_LIMIT", "12345", complaints).host_limit_bytes, 12345);
+	CHECK_EQ(read_one("STAYPUT_HOST_LIMIT", "64GiB", complaints).host_limit_percent,
+		0);
+	CHECK_EQ(read_one("STAYPUT_HOST_LIMIT", "12345", complaints).host_limit_bytes,
+		12345);
 	CHECK_EQ(read_one("NOTHING", "", complaints).host_keep, SIZE_MAX);
 	CHECK_EQ(read_one("STAYPUT_HOST_KEEP", "all", complaints).host_keep, SIZE_MAX);
 	CHECK_EQ(read_one("STAYPUT_HOST_KEEP", "0", complaints).host_keep, 0);

@@ -9,8 +9,6 @@
 
 #include "fakecuda/cases.h"
 
-/* ---- Virtual memory management ---- */
-
 static void granularity_is_two_mib(void)
 {
 	size_t minimum, recommended;
@@ -211,8 +209,6 @@ static void the_budget_is_kept(void)
 	CHECK_EQ(free_bytes, total);
 }
 
-/* ---- Native memory and pointers ---- */
-
 static void small_allocations_share_a_granule(void)
 {
 	CUdeviceptr at[64];
@@ -322,8 +318,6 @@ static void pools_hold_back_what_they_may(void)
 	CHECK_EQ(cuMemPoolTrimTo(pool, 0), 0);
 	CHECK_EQ(cases_report().bytes_used[0], 0);
 }
-
-/* ---- Misuse, now and later ---- */
 
 static void a_synchronous_mistake_is_only_an_error(void)
 {

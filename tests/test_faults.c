@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every driver call of an operation fails once, the first, the second, ... until none is
- * left to fail. Afterwards nothing has leaked, states and contents are right, and the same
- * operation succeeds.
+ * left to fail. Afterwards nothing has leaked, states and contents are right, and the
+ * same operation succeeds.
  */
 #include "support.h"
 

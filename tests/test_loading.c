@@ -23,8 +23,6 @@ static void expect_success(struct outcome outcome)
 	expect(outcome, 0, "");
 }
 
-/* ---- Programs without CUDA ---- */
-
 #define COMMAND(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 /* Where a leak is not ours to report: shells and interpreters leave memory behind, and a
@@ -121,8 +119,6 @@ static void no_thread_is_started_where_cuda_is_not_used(void)
 	expect(run_system("stayput", command), 0, without);
 }
 
-/* ---- Driver and runtimes ---- */
-
 /* A file that is no library hides the driver of a machine that has one. */
 static void without_a_driver_a_region_answers_what_the_runtime_answers(void)
 {
@@ -200,8 +196,6 @@ static void a_thread_without_a_context_allocates_and_frees(void)
 	expect_success(run("stayput", "program13", "use_thread_without_context"));
 }
 
-/* ---- Constructors and other preloads ---- */
-
 static void a_constructor_before_main_allocates(void)
 {
 	setenv("STAYPUT_DEFAULT", "weights", 1);
@@ -236,8 +230,6 @@ static void a_preload_after_ours_sees_the_calls_of_libraries(void)
 	expect_success(
 		run("stayput shim", "program13", "be_seen_by_shim_through_library"));
 }
-
-/* ---- Fork ---- */
 
 static void a_child_forked_beside_allocating_threads_does_not_hang(void)
 {
@@ -275,8 +267,6 @@ static void a_program_executed_in_a_child_uses_cuda(void)
 {
 	expect_success(run("stayput", "program13", "exec_in_child"));
 }
-
-/* ---- Exit ---- */
 
 static void a_hundred_programs_that_leak_end_quietly(void)
 {

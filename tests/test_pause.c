@@ -222,7 +222,8 @@ static void resume_without_memory_keeps_everything_and_can_be_repeated(void)
 	CUDA(cudaMalloc(&hog, 3 * GIB + 512 * MIB));
 	fakecuda_report(&before);
 	CHECK_EQ(stayput_resume(NULL), STAYPUT_ERR_DEVICE_MEMORY);
-	CHECK_HAS(stayput_last_error(), "needs 1140850688 bytes on device 0 and 536870912 are");
+	CHECK_HAS(stayput_last_error(),
+		"needs 1140850688 bytes on device 0 and 536870912 are");
 	fakecuda_report(&after);
 	CHECK_EQ(after.handles, before.handles);
 	CHECK_EQ(after.mappings, before.mappings);
@@ -237,7 +238,8 @@ static void resume_without_memory_keeps_everything_and_can_be_repeated(void)
 
 static void *free_hog(void *hog)
 {
-	/* The resume under test has to be waiting: its first look at free memory fails. */
+	/* The resume under test has to be waiting: its first look at free memory fails.
+	 */
 	unsigned long looks = fakecuda_calls("cuMemGetInfo");
 
 	while (fakecuda_calls("cuMemGetInfo") < looks + 2)
@@ -249,7 +251,8 @@ static void *free_hog(void *hog)
 static void resume_waits_for_memory_as_long_as_asked(void)
 {
 	char *p = region_malloc("kv", STAYPUT_DISCARD, 2 * GIB);
-	struct stayput_options options = {.struct_size = sizeof options, .wait_ms = 30000};
+	struct stayput_options options = {
+		.struct_size = sizeof options, .wait_ms = 30000};
 	pthread_t thread;
 	void *hog;
 

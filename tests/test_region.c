@@ -175,8 +175,8 @@ static void default_tag_catches_every_thread(void)
 	CHECK_EQ(strcmp(query(ptr).tag, "engine"), 0);
 	OK(stayput_native_push());
 	CUDA(cudaMalloc(&ptr, 4 * MIB));
-	CHECK_EQ(stayput_query(ptr, &(struct stayput_info){.struct_size =
-					     sizeof(struct stayput_info)}),
+	CHECK_EQ(stayput_query(ptr, &(struct stayput_info){.struct_size = sizeof(
+								   struct stayput_info)}),
 		STAYPUT_ERR_NOT_FOUND);
 }
 
@@ -189,7 +189,8 @@ static void environment_decides_what_may_be_released(void)
 		STAYPUT_HOST);
 	CHECK_EQ(query(region_malloc("late", STAYPUT_POLICY_DEFAULT, 4096)).policy,
 		STAYPUT_ZERO);
-	CHECK_EQ(query(region_malloc("other", STAYPUT_DISCARD, 4096)).policy, STAYPUT_KEEP);
+	CHECK_EQ(query(region_malloc("other", STAYPUT_DISCARD, 4096)).policy,
+		STAYPUT_KEEP);
 }
 
 static void the_first_matching_rule_wins(void)
@@ -360,7 +361,8 @@ static void every_way_to_allocate_is_in_the_region(void)
 	CHECK_EQ(cuMemAllocPitch(&rows, &driver_pitch, 1000, 3000, 4), CUDA_SUCCESS);
 	CHECK_EQ(cuMemAllocPitch(&rows, &driver_pitch, 1000, 3000, 3),
 		CUDA_ERROR_INVALID_VALUE);
-	CHECK_EQ(cudaMallocPitch(&pitched, &pitch, SIZE_MAX, 2), cudaErrorMemoryAllocation);
+	CHECK_EQ(cudaMallocPitch(&pitched, &pitch, SIZE_MAX, 2),
+		cudaErrorMemoryAllocation);
 	OK(stayput_region_pop());
 	CHECK_EQ(pitch, 1024);
 	CHECK_EQ(driver_pitch, 1024);
@@ -378,8 +380,8 @@ static void every_way_to_allocate_is_in_the_region(void)
 static void range_queries_answer_as_for_native_memory(void)
 {
 	char *p[2];
-	CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-		CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+	CUpointer_attribute names[] = {
+		CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
 	CUdeviceptr base, start;
 	size_t size, length;
 	void *data[] = {&start, &length};
@@ -391,7 +393,8 @@ static void range_queries_answer_as_for_native_memory(void)
 			CUdeviceptr inside = (CUdeviceptr)p[i] + 700;
 			size_t want = i ? 1000 : 5 * MIB + 7;
 
-			CHECK_EQ(cuMemGetAddressRange(&base, &size, inside), CUDA_SUCCESS);
+			CHECK_EQ(
+				cuMemGetAddressRange(&base, &size, inside), CUDA_SUCCESS);
 			CHECK_EQ(base, (CUdeviceptr)p[i]);
 			CHECK_EQ(size, want);
 			CHECK_EQ(cuPointerGetAttributes(2, names, data, inside),

@@ -33,11 +33,11 @@ static void fail(const char *what, int code)
 	exit(1);
 }
 
-#define OK(call)                                                                         \
-	do {                                                                             \
-		int code_ = (int)(call);                                                 \
-		if (code_ != 0)                                                          \
-			fail(#call, code_);                                              \
+#define OK(call)                            \
+	do {                                \
+		int code_ = (int)(call);    \
+		if (code_ != 0)             \
+			fail(#call, code_); \
 	} while (0)
 
 static double now(void)
@@ -67,8 +67,6 @@ static void figure(const char *name, double value)
 	fflush(stdout);
 }
 
-/* ---- The library's work -------------------------------------------------------------------- */
-
 struct set {
 	void **ptr;
 	size_t count, size;
@@ -76,7 +74,8 @@ struct set {
 };
 
 /* `count` allocations on each device. */
-static struct set make_set(const char *tag, int policy, size_t count, size_t size, int devices)
+static struct set make_set(
+	const char *tag, int policy, size_t count, size_t size, int devices)
 {
 	struct set set = {.count = count / scale, .size = size, .devices = devices};
 
@@ -103,7 +102,8 @@ static void dirty(const struct set *set, int value, size_t every)
 			for (size_t at = 0; at < set->size; at += piece)
 				if (number++ % every == 0)
 					OK(cudaMemsetAsync(
-						(char *)set->ptr[dev * set->count + i] + at,
+						(char *)set->ptr[dev * set->count + i] +
+							at,
 						value, piece, 0));
 		OK(cudaDeviceSynchronize());
 	}
@@ -134,8 +134,6 @@ static double resume_seconds(struct stayput_report *report)
 	return now() - start;
 }
 
-/* ---- Bare driver calls --------------------------------------------------------------------- */
-
 struct bare {
 	CUdeviceptr base;
 	CUmemGenericAllocationHandle *handles;
@@ -146,8 +144,8 @@ static void bare_up(struct bare *b)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
-	CUmemAccessDesc access = {.location = prop.location,
-		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUmemAccessDesc access = {
+		.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
 	for (size_t i = 0; i < b->count; i++)
 		OK(cuMemCreate(&b->handles[i], b->size, &prop, 0));
@@ -202,8 +200,8 @@ static void copy_all(char *to, const char *from, size_t part, size_t parts,
 	const size_t repeat = 8;
 
 	for (size_t i = 0; i < parts * repeat; i++)
-		OK(cudaMemcpyAsync(
-			to + i % parts * part, from + i % parts * part, part, kind, stream));
+		OK(cudaMemcpyAsync(to + i % parts * part, from + i % parts * part, part,
+			kind, stream));
 	OK(cudaStreamSynchronize(stream));
 }
 
@@ -263,8 +261,6 @@ static void measure_bare_copy(double *to_host, double *to_device)
 {
 	measure_bare_copies(1, to_host, to_device);
 }
-
-/* ---- Cases --------------------------------------------------------------------------------- */
 
 static void discard(size_t count, size_t size)
 {
@@ -412,7 +408,8 @@ static void all_devices(void)
 static void clean_and_dirty(void)
 {
 	struct set set = make_set("w", STAYPUT_HOST, 800, 20 * MIB, 1);
-	double clean[ROUNDS], part[ROUNDS], digest[ROUNDS], unmap[ROUNDS], to_host, to_device;
+	double clean[ROUNDS], part[ROUNDS], digest[ROUNDS], unmap[ROUNDS], to_host,
+		to_device;
 	struct stayput_report report;
 	double copied = 0;
 

@@ -4,7 +4,8 @@
  * Prints "name nanoseconds", the median of many rounds.
  *
  *   overhead                                    native
- *   LD_PRELOAD=build/libstayput.so overhead     hooked; also small allocations in a region
+ *   LD_PRELOAD=build/libstayput.so overhead     hooked; also small allocations in a
+ * region
  */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

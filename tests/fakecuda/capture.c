@@ -22,8 +22,6 @@ void capture_invalidate_locked(struct capture *capture)
 	capture->is_invalid = true;
 }
 
-/* ---- What a capture forbids ---- */
-
 /* Whether `capture` forbids an unsafe call to a thread that is in `mode`. */
 static bool forbids(const struct capture *capture, const struct thread *thread)
 {
@@ -75,8 +73,6 @@ CUresult capture_allow_legacy_locked(const struct CUctx_st *ctx)
 	}
 	return err;
 }
-
-/* ---- Begin, add, end ---- */
 
 CUresult capture_add_locked(struct CUstream_st *stream, const struct op *op)
 {
@@ -289,8 +285,6 @@ API CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
 	return cuStreamEndCapture(per_thread(stream), graph);
 }
-
-/* ---- Queries ---- */
 
 static bool blocking_captures_locked(const struct CUctx_st *ctx)
 {

@@ -5,8 +5,6 @@
 
 #include "cases.h"
 
-/* ---- From cuInit() to exit ---- */
-
 static void calls_need_init_and_a_context(void)
 {
 	CUdeviceptr at;
@@ -97,8 +95,6 @@ static void contexts_stack_per_thread(void)
 	CHECK_EQ(active, 0);
 	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
-
-/* ---- Failures by order, counts, the log ---- */
 
 static void the_nth_call_fails_without_effect(void)
 {
@@ -197,8 +193,6 @@ static void the_report_counts(void)
 	CHECK_EQ(report.faults, 0);
 }
 
-/* ---- cuGetProcAddress ---- */
-
 static void *in_driver(const char *symbol)
 {
 	return dlsym(dlopen("libcuda.so.1", RTLD_LAZY), symbol);
@@ -258,8 +252,6 @@ static void an_old_driver_hides_what_is_newer(void)
 	CHECK_EQ(look_up("cuMemCreate", &function, 12000, 0, NULL),
 		CUDA_ERROR_INVALID_VALUE);
 }
-
-/* ---- Several devices ---- */
 
 static void start_two_devices(void)
 {

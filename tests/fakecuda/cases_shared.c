@@ -7,8 +7,6 @@
 
 #include "cases.h"
 
-/* ---- Several processes. The parent of both has no driver. ---- */
-
 /* What one process tells the other, and waits for. */
 static int to_second[2], to_first[2];
 
@@ -273,8 +271,6 @@ static void nvml_sees_who_holds_memory(void)
 	CHECK_EQ(infos[0].pid, getpid());
 	CHECK_EQ(infos[0].used, 3 * MIB2);
 }
-
-/* ---- The runtimes ---- */
 
 typedef cudaError_t runtime_malloc(void **, size_t);
 typedef cudaError_t runtime_free(void *);

@@ -4,8 +4,6 @@
 
 #include "cases.h"
 
-/* ---- Streams ---- */
-
 static void pinned_copies_are_late_and_pageable_ones_are_not(void)
 {
 	CUdeviceptr at;
@@ -102,8 +100,6 @@ static void host_functions_may_not_call_cuda(void)
 	CHECK_EQ(cuCtxSynchronize(), 0);
 	CHECK_EQ(answer, CUDA_ERROR_NOT_PERMITTED);
 }
-
-/* ---- Captures ---- */
 
 static void graphs_replay_on_new_memory(void)
 {

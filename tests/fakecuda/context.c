@@ -76,8 +76,6 @@ static void end_locked(struct CUctx_st *ctx)
 	ctx->is_live = false;
 }
 
-/* ---- The thread's stack ---- */
-
 struct CUctx_st *context_current(void)
 {
 	const struct thread *thread = thread_self();
@@ -273,8 +271,6 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 	return done(__func__, err ? err : get_priorities(least, greatest), " ");
 }
 
-/* ---- Contexts that the program makes ---- */
-
 static CUresult create(CUcontext *ctx, unsigned flags, CUdevice dev)
 {
 	struct CUctx_st *made;
@@ -360,8 +356,6 @@ API CUresult cuCtxSynchronize(void)
 
 	return done(__func__, err ? err : synchronize(), " ");
 }
-
-/* ---- Primary contexts ---- */
 
 static struct CUctx_st *primary_locked(CUdevice dev)
 {
@@ -528,8 +522,6 @@ API CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
 {
 	return cuDevicePrimaryCtxSetFlags_v2(dev, flags);
 }
-
-/* ---- Peers: native memory only, VMM memory has access flags of its own ---- */
 
 static CUresult set_peer(struct CUctx_st *peer, bool enable)
 {

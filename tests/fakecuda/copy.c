@@ -99,8 +99,6 @@ static struct copy line(struct side dst, struct side src, size_t size)
 	return (struct copy){.dst = dst, .src = src, .width = size, .rows = 1};
 }
 
-/* ---- Host to device, and the three others ---- */
-
 static CUresult now(struct side dst, struct side src, size_t size, CUstream stream)
 {
 	struct copy copy = line(dst, src, size);
@@ -248,8 +246,6 @@ API CUresult cuMemcpyAsync_ptsz(
 	return cuMemcpyAsync(dst, src, size, per_thread(stream));
 }
 
-/* ---- Between devices: each side is reached on behalf of its own context ---- */
-
 static CUresult peer_sides(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
 	CUcontext src_ctx, struct side sides[2])
 {
@@ -309,8 +305,6 @@ API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dst, CUcontext dst_ctx, CUdevice
 {
 	return cuMemcpyPeerAsync(dst, dst_ctx, src, src_ctx, size, per_thread(stream));
 }
-
-/* ---- Rectangles ---- */
 
 static bool side_2d(CUmemorytype type, const void *host, CUdeviceptr device,
 	size_t offset, struct side *side)

@@ -32,8 +32,6 @@ const struct driver *driver(void)
 	return atomic_load_explicit(&loaded, memory_order_acquire);
 }
 
-/* ---- Opening the driver ---- */
-
 typedef CUresult look_up_v1(const char *, void **, int, cuuint64_t);
 typedef CUresult look_up_v2(const char *, void **, int, cuuint64_t, int *);
 
@@ -118,8 +116,6 @@ cudaError_t runtime_load(void)
 	return translate(err);
 }
 
-/* ---- Contexts ---- */
-
 static CUresult hold(int device, CUcontext *ctx)
 {
 	CUresult err = CUDA_SUCCESS;
@@ -189,8 +185,6 @@ cudaError_t runtime_leave(cudaError_t err)
 		self.last = err;
 	return err;
 }
-
-/* ---- Devices ---- */
 
 RUNTIME(cudaGetDeviceCount, int *count)
 {
@@ -304,8 +298,6 @@ RUNTIME(cudaDeviceGetDefaultMemPool, cudaMemPool_t *pool, int device)
 	err = err ? err : translate(CALL(cuDeviceGetDefaultMemPool)(pool, device));
 	return runtime_leave(err);
 }
-
-/* ---- Versions, errors, entry points ---- */
 
 RUNTIME(cudaRuntimeGetVersion, int *version)
 {

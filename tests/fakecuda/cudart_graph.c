@@ -2,8 +2,6 @@
 /* Stream captures and the graphs they make. */
 #include "cudart.h"
 
-/* ---- Captures ---- */
-
 static cudaError_t stream_begin_capture(
 	cudaStream_t stream, enum cudaStreamCaptureMode mode, enum flavour flavour)
 {
@@ -115,8 +113,6 @@ RUNTIME(cudaThreadExchangeStreamCaptureMode, enum cudaStreamCaptureMode *mode)
 	*mode = (enum cudaStreamCaptureMode)exchanged;
 	return runtime_leave(err);
 }
-
-/* ---- Graphs ---- */
 
 RUNTIME(cudaGraphCreate, cudaGraph_t *graph, unsigned int flags)
 {

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-/* ---- Allocate and free ---- */
-
 /* Nothing is no error: the pointer is then NULL. */
 static cudaError_t allocate(void **ptr, size_t size)
 {
@@ -184,8 +182,6 @@ RUNTIME(cudaMemGetInfo, size_t *free_bytes, size_t *total)
 		err ? err : translate(CALL(cuMemGetInfo)(free_bytes, total)));
 }
 
-/* ---- Pinned host memory ---- */
-
 RUNTIME(cudaMallocHost, void **ptr, size_t size)
 {
 	cudaError_t err = runtime_enter();
@@ -244,8 +240,6 @@ RUNTIME(cudaHostGetFlags, unsigned int *flags, void *ptr)
 
 	return runtime_leave(err ? err : translate(CALL(cuMemHostGetFlags)(flags, ptr)));
 }
-
-/* ---- Copies ---- */
 
 static CUresult copy(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind,
 	enum flavour flavour)
@@ -400,8 +394,6 @@ RUNTIME(cudaMemcpyPeerAsync, void *dst, int dst_device, const void *src, int src
 	return runtime_leave(err);
 }
 
-/* ---- Fills ---- */
-
 RUNTIME(cudaMemset, void *ptr, int value, size_t count)
 {
 	cudaError_t err = runtime_enter();
@@ -432,8 +424,6 @@ RUNTIME(cudaMemsetAsync_ptsz, void *ptr, int value, size_t count, cudaStream_t s
 {
 	return fill_async(ptr, value, count, stream, PER_THREAD);
 }
-
-/* ---- What is at an address, and other processes ---- */
 
 static enum cudaMemoryType type_of(unsigned memory, unsigned managed)
 {

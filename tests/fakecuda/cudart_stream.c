@@ -2,8 +2,6 @@
 /* Streams, events, captures and graphs: each in the flavours that the driver has. */
 #include "cudart.h"
 
-/* ---- Streams ---- */
-
 static cudaError_t create_stream(cudaStream_t *stream, unsigned flags, int priority)
 {
 	cudaError_t err = runtime_enter();
@@ -112,8 +110,6 @@ RUNTIME(cudaLaunchHostFunc_ptsz, cudaStream_t stream, cudaHostFn_t fn, void *use
 {
 	return launch_host_func(stream, fn, user, PER_THREAD);
 }
-
-/* ---- Events ---- */
 
 static cudaError_t create_event(cudaEvent_t *event, unsigned flags)
 {

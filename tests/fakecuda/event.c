@@ -271,8 +271,6 @@ API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent e
 }
 #endif
 
-/* ---- Waiting in a stream ---- */
-
 static CUresult join_locked(struct CUstream_st *stream, struct CUevent_st *event)
 {
 	struct capture *capture = capture_find_locked(event->capture);

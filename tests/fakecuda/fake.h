@@ -34,8 +34,6 @@ enum {
 	KERNEL_PARAM_BYTES = 512,
 };
 
-/* ---- init.c: settings, lock, fork, exit ---- */
-
 struct settings {
 	int devices;
 	int version;
@@ -71,14 +69,10 @@ struct thread *thread_self(void);
 /* A number that no other object of this process has. */
 unsigned long long fake_next_id(void);
 
-/* ---- error.c ---- */
-
 /* "OUT_OF_MEMORY", or NULL when there is no such error. */
 const char *error_short_name(CUresult err);
 /* Reads a name without CUDA_ERROR_, or a number. */
 bool error_parse(const char *text, size_t len, CUresult *err);
-
-/* ---- inject.c: what every exported function begins and ends with ---- */
 
 enum gate {
 	GATE_QUERY,   /* needs cuInit(); answers after a context was lost, too */
@@ -95,11 +89,7 @@ CUresult done(const char *name, CUresult err, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 const char *fake_log_word(CUresult err);
 
-/* ---- device.c ---- */
-
 bool device_is_valid(CUdevice dev);
-
-/* ---- context.c ---- */
 
 struct CUctx_st {
 	struct CUctx_st *next; /* every context ever made: one that died is still known */
@@ -123,8 +113,6 @@ bool context_any_lost(void);
 /* Every context there was, by its `next`. */
 struct CUctx_st *context_first_locked(void);
 
-/* ---- index.c: things sorted by address ---- */
-
 /* Each indexed struct begins with these two. */
 struct extent {
 	CUdeviceptr base;
@@ -144,8 +132,6 @@ struct extent *index_find(const struct index *index, CUdeviceptr at);
 /* Position of the first one that ends after `at`. */
 size_t index_after(const struct index *index, CUdeviceptr at);
 bool index_overlaps(const struct index *index, CUdeviceptr base, size_t size);
-
-/* ---- physical.c: memory of a device, wherever it is mapped ---- */
 
 struct physical {
 	size_t size;
@@ -176,8 +162,6 @@ CUresult physical_import_locked(int fd, struct physical **made);
 void physical_touch_locked(struct physical *phys, size_t offset, size_t size);
 /* The whole piece at `offset` is about to be written: spares it the poison. */
 void physical_overwrite_locked(struct physical *phys, size_t offset);
-
-/* ---- space.c: what is at a device address ---- */
 
 enum range_kind { RANGE_MAPPED, RANGE_NATIVE, RANGE_ASYNC, RANGE_MANAGED, RANGE_OPENED };
 
@@ -235,12 +219,8 @@ bool space_unpin_locked(const struct window *w);
 /* The whole range could be reached now. */
 bool space_allows_locked(CUdeviceptr at, size_t size, const struct access *access);
 
-/* ---- vmm.c ---- */
-
 /* Handles held, counted as often as they are. */
 size_t vmm_handles_locked(void);
-
-/* ---- native.c ---- */
 
 CUresult native_place_locked(
 	struct CUctx_st *ctx, size_t size, enum range_kind kind, struct range **made);
@@ -250,13 +230,9 @@ CUdeviceptr native_window_locked(size_t size);
 void native_remove_all_locked(const struct CUctx_st *ctx);
 bool native_is_window(CUdeviceptr at);
 
-/* ---- pool.c ---- */
-
 /* Frees what cuMemFreeAsync() put off until now. */
 CUresult pool_free(CUdeviceptr at);
 void pool_give_back_locked(struct range *range);
-
-/* ---- host.c ---- */
 
 struct host_range {
 	CUdeviceptr base;
@@ -275,8 +251,6 @@ bool host_pin(const void *at, size_t size);
 void host_unpin(const void *at);
 size_t host_count_locked(void);
 void host_remove_all_locked(const struct CUctx_st *ctx);
-
-/* ---- op.c: one piece of work for a device ---- */
 
 enum op_kind { OP_NOTHING, OP_COPY, OP_FILL, OP_KERNEL, OP_HOST, OP_STAMP, OP_FREE };
 
@@ -329,8 +303,6 @@ void op_drop_locked(struct op *op);
 /* What the driver checks when the work is handed in. */
 CUresult op_check_locked(const struct op *op, struct CUctx_st *ctx);
 
-/* ---- stream.c ---- */
-
 struct item;
 
 struct CUstream_st {
@@ -371,12 +343,8 @@ static inline CUstream per_thread(CUstream stream)
 	return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-/* ---- event.c ---- */
-
 void event_stamp_locked(struct CUevent_st *event, uint64_t item);
 void event_release_locked(struct CUevent_st *event);
-
-/* ---- capture.c ---- */
 
 struct capture {
 	struct capture *next;
@@ -402,8 +370,6 @@ void capture_abandon_locked(struct CUstream_st *stream);
 /* NULL when it has ended. */
 struct capture *capture_find_locked(unsigned long long id);
 
-/* ---- graph.c ---- */
-
 struct CUgraphNode_st {
 	struct op op;
 };
@@ -419,11 +385,7 @@ CUresult graph_append_locked(CUgraph graph, const struct op *op);
 bool graph_is_known_locked(CUgraph graph);
 void graph_destroy_locked(CUgraph graph);
 
-/* ---- module.c ---- */
-
 CUresult kernel_run(struct kernel *kernel, struct CUctx_st *ctx);
-
-/* ---- report.c ---- */
 
 void report_fault_locked(void);
 void report_leaks(void);

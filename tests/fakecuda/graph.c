@@ -135,8 +135,6 @@ API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 		(void *)graph);
 }
 
-/* ---- Executable graphs ---- */
-
 static CUresult instantiate_locked(CUgraphExec *made, CUgraph graph)
 {
 	struct CUgraphExec_st *exec;

@@ -108,8 +108,6 @@ void host_remove_all_locked(const struct CUctx_st *ctx)
 	}
 }
 
-/* ---- Allocated ---- */
-
 static CUresult allocate(void **ptr, size_t size, unsigned flags)
 {
 	CUresult err;
@@ -186,8 +184,6 @@ API CUresult cuMemFreeHost(void *ptr)
 	return done(__func__, err ? err : release(ptr), "%p", ptr);
 }
 
-/* ---- Registered ---- */
-
 /* mincore() knows no page that is not mapped. */
 static bool is_mapped(const void *ptr, size_t size)
 {
@@ -239,8 +235,6 @@ API CUresult cuMemHostUnregister(void *ptr)
 		err = remove_range(ptr, false, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 	return done(__func__, err, "%p", ptr);
 }
-
-/* ---- Queries ---- */
 
 static CUresult device_pointer(CUdeviceptr *dev, void *ptr)
 {

@@ -64,8 +64,6 @@ static struct registered *find_kernel_locked(const char *name)
 	return NULL;
 }
 
-/* ---- What a kernel's function may look at ---- */
-
 struct kernel_run {
 	struct CUctx_st *ctx;
 	bool has_faulted;
@@ -147,8 +145,6 @@ CUresult kernel_run(struct kernel *kernel, struct CUctx_st *ctx)
 	return is_good ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-/* ---- PTX, as far as the parameters of an entry ---- */
-
 /* ".b8 name[24]" is 24 bytes, ".u64 name" eight. 0: not understood. */
 static size_t parameter_size(const char *text, const char *end)
 {
@@ -197,8 +193,6 @@ static bool parse_parameters(const char *text, struct CUfunc_st *fn)
 	}
 	return true;
 }
-
-/* ---- Modules ---- */
 
 static bool is_ptx(const char *image)
 {
@@ -366,8 +360,6 @@ API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute which, CUfuncti
 	err = err ? err : function_attribute(value, which, fn);
 	return done(__func__, err, "%d, %p", (int)which, (void *)fn);
 }
-
-/* ---- Launch ---- */
 
 /* A read that fails, instead of crashing, where nothing is. */
 static bool read_carefully(void *to, const void *from, size_t size)

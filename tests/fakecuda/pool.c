@@ -71,8 +71,6 @@ static void shrink_locked(struct CUmemPoolHandle_st *pool, size_t keep)
 	pool->held = keep;
 }
 
-/* ---- Allocate and free ---- */
-
 static CUresult place_locked(
 	struct CUmemPoolHandle_st *pool, size_t size, CUstream handle, CUdeviceptr *ptr)
 {
@@ -195,8 +193,6 @@ API CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
 {
 	return cuMemFreeAsync(ptr, per_thread(stream));
 }
-
-/* ---- Pools ---- */
 
 static CUresult create(CUmemoryPool *pool, const CUmemPoolProps *props)
 {

@@ -24,8 +24,6 @@ struct item {
 	struct dependency after[];
 };
 
-/* ---- Streams come and go ---- */
-
 void stream_hold_locked(struct CUstream_st *stream)
 {
 	stream->refs++;
@@ -141,8 +139,6 @@ CUresult stream_resolve_locked(CUstream handle, struct CUstream_st **stream)
 	return context_check_locked((*stream)->ctx);
 }
 
-/* ---- The worker ---- */
-
 static bool is_ready_locked(const struct item *item)
 {
 	for (size_t i = 0; i < item->count; i++)
@@ -223,8 +219,6 @@ static CUresult start_worker_locked(struct CUstream_st *stream)
 	stream_hold_locked(stream);
 	return CUDA_SUCCESS;
 }
-
-/* ---- Handing in work ---- */
 
 static bool is_blocking(const struct CUstream_st *stream)
 {
@@ -345,8 +339,6 @@ bool stream_captures(CUstream handle)
 	return captures;
 }
 
-/* ---- Waiting ---- */
-
 static CUresult wait_default_locked(CUstream handle)
 {
 	struct CUstream_st *stream;
@@ -402,8 +394,6 @@ CUresult stream_wait_context(struct CUctx_st *ctx)
 	fake_unlock();
 	return err;
 }
-
-/* ---- Exported ---- */
 
 static CUresult create(CUstream *made, unsigned flags, int priority)
 {

@@ -10,8 +10,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* ---- Handles: the slot in a table, and how often the slot was used ---- */
-
 struct slot {
 	struct physical *phys;
 	uint32_t uses;
@@ -73,8 +71,6 @@ size_t vmm_handles_locked(void)
 		count += slots[i].phys ? slots[i].phys->handle_refs : 0;
 	return count;
 }
-
-/* ---- Reserve ---- */
 
 static struct reservation *map_reservation(
 	size_t size, size_t alignment, CUdeviceptr hint)
@@ -162,8 +158,6 @@ API CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 
 	return done(__func__, err ? err : unreserve(ptr, size), "%#llx, %zu", ptr, size);
 }
-
-/* ---- Create and release ---- */
 
 static CUresult check_prop(const CUmemAllocationProp *prop)
 {
@@ -284,8 +278,6 @@ API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, v
 	return done(__func__, err ? err : retain(handle, (CUdeviceptr)addr), "%p", addr);
 }
 
-/* ---- Map and unmap ---- */
-
 static CUresult map_locked(
 	CUdeviceptr ptr, size_t size, CUmemGenericAllocationHandle handle)
 {
@@ -382,8 +374,6 @@ API CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	return done(__func__, err ? err : unmap(ptr, size), "%#llx, %zu", ptr, size);
 }
 
-/* ---- Access ---- */
-
 static bool are_valid(const CUmemAccessDesc *desc, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
@@ -450,8 +440,6 @@ API CUresult cuMemGetAccess(
 	return done(__func__, err ? err : get_access(flags, location, ptr), "%#llx", ptr);
 }
 
-/* ---- Queries ---- */
-
 static CUresult granularity(size_t *size, const CUmemAllocationProp *prop)
 {
 	CUresult err = check_prop(prop);
@@ -492,8 +480,6 @@ API CUresult cuMemGetAllocationPropertiesFromHandle(
 
 	return done(__func__, err ? err : get_prop(prop, handle), "%#llx", handle);
 }
-
-/* ---- Other processes ---- */
 
 static CUresult export_locked(int *fd, CUmemGenericAllocationHandle handle)
 {

@@ -24,8 +24,6 @@ static void *open_library(const char *name, int flags)
 
 #define IN(library, function) ((typeof(&function))symbol(library, #function))
 
-/* ---- No CUDA ---- */
-
 static void use_nothing(void)
 {
 	begin_region();
@@ -33,8 +31,6 @@ static void use_nothing(void)
 	CHECK(is_loaded("libstayput"));
 	CHECK(!is_loaded("libcuda"));
 }
-
-/* ---- Finding the runtime ---- */
 
 /* Region memory and native memory through a library, both freed again. */
 static void use_consumer(void *library)
@@ -150,8 +146,6 @@ static void call_before_runtime(void)
 	CHECK_EQ(STAYPUT(cudaFree)(ptr), cudaSuccess);
 }
 
-/* ---- A constructor beside another thread's first call ---- */
-
 static _Atomic bool in_constructor, call_returned;
 static _Atomic pid_t caller;
 
@@ -204,8 +198,6 @@ static void construct_beside_first_call(void)
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	CHECK(is_region_memory(IN(library, early_memory)()));
 }
-
-/* ---- Destructors ---- */
 
 static void give_to_destructor(void)
 {

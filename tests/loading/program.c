@@ -53,8 +53,6 @@ static void pause_and_resume(void)
 	CHECK_EQ(STAYPUT(stayput_resume)("weights"), STAYPUT_OK);
 }
 
-/* ---- Use ---- */
-
 static void use_nothing(void)
 {
 	begin_region();
@@ -167,8 +165,6 @@ static void use_early_memory(void)
 	CHECK(!is_region_memory(early));
 }
 
-/* ---- Other preloads ---- */
-
 /* A region allocation is made by us, so only a preload before ours sees it. */
 static void be_seen_by_shim(void)
 {
@@ -198,8 +194,6 @@ static void be_seen_by_shim_through_library(void)
 	CUDA(free_in(ptr));
 	CHECK_EQ(STAYPUT(shim_frees)(), 1);
 }
-
-/* ---- Fork ---- */
 
 static void expect_success(pid_t child)
 {
@@ -442,8 +436,6 @@ static void exec_in_child(void)
 	}
 	expect_success(child);
 }
-
-/* ---- Exit ---- */
 
 static void leak(void)
 {
