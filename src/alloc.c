@@ -129,8 +129,10 @@ static CUresult allocate_large(struct allocation *a)
 		span_note_block_locked(block->span, block);
 	}
 	lock_drop();
-	if (published)
+	if (published) {
+		block_allow_peers(block);
 		return CUDA_SUCCESS;
+	}
 	alloc_destroy_block(block);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -195,8 +197,10 @@ static CUresult add_shared_block(struct allocation *a)
 	lock_take();
 	shared = share_locked(block, a);
 	lock_drop();
-	if (shared)
+	if (shared) {
+		block_allow_peers(block);
 		return CUDA_SUCCESS;
+	}
 	alloc_destroy_block(block);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -21,14 +21,22 @@ static CUresult create(struct block *block)
 	return driver()->cuMemCreate(&block->handle, block->size, &prop, 0);
 }
 
-static CUresult set_access(const struct device *dev, CUdeviceptr base, size_t size)
+/* For the owner and its peers. */
+static CUresult set_access(
+	const struct device *dev, CUdeviceptr base, size_t size, uint64_t peers)
 {
-	CUmemAccessDesc access = {
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev->ordinal},
-		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-	};
+	CUmemAccessDesc access[DEVICE_MAX];
+	size_t count = 0;
 
-	return driver()->cuMemSetAccess(base, size, &access, 1);
+	peers |= UINT64_C(1) << dev->ordinal;
+	for (int id = 0; id < DEVICE_MAX; id++)
+		if (peers >> id & 1)
+			access[count++] = (CUmemAccessDesc){
+				.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+					.id = id},
+				.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+			};
+	return driver()->cuMemSetAccess(base, size, access, count);
 }
 
 /* A handle that is not released keeps its memory: that is worth a second try. */
@@ -48,7 +56,8 @@ CUresult block_map(struct block *block)
 	err = driver()->cuMemMap(block->base, block->size, 0, block->handle, 0);
 	if (err != CUDA_SUCCESS)
 		goto release;
-	err = set_access(block->span->device, block->base, block->size);
+	block->allowed = block->span->device->peers;
+	err = set_access(block->span->device, block->base, block->size, block->allowed);
 	if (err != CUDA_SUCCESS)
 		goto unmap;
 	block->mapped = true;
@@ -59,6 +68,15 @@ unmap:
 release:
 	release(block);
 	return err;
+}
+
+void block_allow_peers(struct block *block)
+{
+	uint64_t peers = block->span->device->peers;
+
+	if (block->allowed != peers)
+		set_access(block->span->device, block->base, block->size, peers);
+	block->allowed = peers;
 }
 
 CUresult block_unmap(struct block *block)
@@ -123,7 +141,7 @@ CUresult block_access_all(struct block *const *blocks, size_t count)
 	for (size_t i = 0; i < count && err == CUDA_SUCCESS; i += n) {
 		n = run_length(blocks + i, count - i);
 		err = set_access(blocks[i]->span->device, blocks[i]->base,
-			run_bytes(blocks + i, n));
+			run_bytes(blocks + i, n), blocks[i]->span->device->peers);
 	}
 	return err;
 }

@@ -29,6 +29,7 @@ struct block {
 	struct space *space;
 	CUmemGenericAllocationHandle handle; /* while mapped */
 	bool mapped;                         /* there is memory behind it */
+	uint64_t allowed;                    /* device->peers at block_map() */
 	int state;                           /* STAYPUT_ACTIVE ... STAYPUT_FREEING */
 	int paused_as;                       /* the policy that the last pause applied */
 	uint64_t generation;                 /* counts resumes */
@@ -46,6 +47,10 @@ struct block {
 /* Physical memory for a block at its address, mapped and accessible. On an error nothing
  * is left. */
 CUresult block_map(struct block *block);
+
+/* Sets access again if device->peers has changed since block_map(): by whoever published
+ * the new block, as peers_change() may have looked before. */
+void block_allow_peers(struct block *block);
 
 /* The way back: unmaps and releases. */
 CUresult block_unmap(struct block *block);

@@ -185,6 +185,18 @@ static void pop(void)
 	driver()->cuCtxPopCurrent_v2(&popped);
 }
 
+CUresult device_of_context(CUcontext ctx, CUdevice *ordinal)
+{
+	bool pushed;
+	CUresult err = push(ctx, &pushed);
+
+	if (err == CUDA_SUCCESS)
+		err = driver()->cuCtxGetDevice(ordinal);
+	if (pushed)
+		pop();
+	return err;
+}
+
 static bool context_is_gone(CUresult err)
 {
 	return err == CUDA_ERROR_INVALID_CONTEXT ||

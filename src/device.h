@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <cuda.h>
 
@@ -19,12 +20,13 @@ enum { DEVICE_MAX = 64, DEVICE_CONTEXTS = 32 };
 
 struct device {
 	CUdevice ordinal;
-	bool vmm;           /* has virtual memory management */
-	bool rdma;          /* takes gpuDirectRDMACapable */
-	size_t granule;     /* sizes and addresses of blocks are multiples of it */
-	size_t memory;      /* bytes on the card */
-	size_t pitch_align; /* of rows, for pitched allocations */
-	int numa_node;      /* of the host memory nearest to it, or -1 */
+	bool vmm;               /* has virtual memory management */
+	bool rdma;              /* takes gpuDirectRDMACapable */
+	size_t granule;         /* sizes and addresses of blocks are multiples of it */
+	size_t memory;          /* bytes on the card */
+	size_t pitch_align;     /* of rows, for pitched allocations */
+	int numa_node;          /* of the host memory nearest to it, or -1 */
+	_Atomic uint64_t peers; /* devices that may use its memory, one bit each */
 	CUcontext contexts[DEVICE_CONTEXTS];
 	size_t context_count;
 	struct digester digester; /* used inside device_enter() by whoever operates */
@@ -46,6 +48,9 @@ struct place {
 CUresult device_current(struct place *place);
 
 CUresult device_get(CUdevice ordinal, struct device **dev);
+
+/* The device that a context is on. */
+CUresult device_of_context(CUcontext ctx, CUdevice *ordinal);
 
 /* The pitch of rows of `width` bytes, and what `rows` of them take. False on overflow. */
 bool device_pitch(

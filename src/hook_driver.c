@@ -10,6 +10,7 @@
 #include "capture.h"
 #include "device.h"
 #include "hook.h"
+#include "peers.h"
 #include "real.h"
 #include "region.h"
 #include "release.h"
@@ -214,6 +215,35 @@ STAYPUT_HOOK CUresult cuPointerGetAttributes(
 	for (unsigned int i = 0; i < count; i++)
 		answered += answer_range(data[i], attributes[i], base, size);
 	return answered == count ? CUDA_SUCCESS : err;
+}
+
+static void note_peer(CUcontext owner, bool allowed)
+{
+	CUdevice accessor_device, owner_device;
+
+	if (driver_load() && driver()->cuCtxGetDevice(&accessor_device) == CUDA_SUCCESS &&
+		device_of_context(owner, &owner_device) == CUDA_SUCCESS)
+		peers_change(accessor_device, owner_device, allowed);
+}
+
+STAYPUT_HOOK CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+{
+	typeof(&cuCtxEnablePeerAccess) real = REAL(cuCtxEnablePeerAccess);
+	CUresult answer = real ? real(peer, flags) : CUDA_ERROR_NOT_INITIALIZED;
+
+	if (answer == CUDA_SUCCESS || answer == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+		note_peer(peer, true);
+	return answer;
+}
+
+STAYPUT_HOOK CUresult cuCtxDisablePeerAccess(CUcontext peer)
+{
+	typeof(&cuCtxDisablePeerAccess) real = REAL(cuCtxDisablePeerAccess);
+	CUresult answer = real ? real(peer) : CUDA_ERROR_NOT_INITIALIZED;
+
+	if (answer == CUDA_SUCCESS)
+		note_peer(peer, false);
+	return answer;
 }
 
 /* In the per-thread flavours, stream 0 is the thread's own. */

@@ -11,6 +11,7 @@
 #include "capture.h"
 #include "device.h"
 #include "hook.h"
+#include "peers.h"
 #include "real.h"
 #include "region.h"
 #include "release.h"
@@ -244,6 +245,34 @@ STAYPUT_HOOK cudaError_t cudaDeviceReset(void)
 	if (get_device && get_device(&device) == cudaSuccess)
 		release_device(device);
 	return real ? real() : cudaErrorInitializationError;
+}
+
+static void note_peer(int owner, bool allowed, typeof(&cudaGetDevice) get_device)
+{
+	int accessor;
+
+	if (get_device && get_device(&accessor) == cudaSuccess)
+		peers_change(accessor, owner, allowed);
+}
+
+STAYPUT_HOOK cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
+{
+	typeof(&cudaDeviceEnablePeerAccess) real = REAL(cudaDeviceEnablePeerAccess);
+	cudaError_t answer = real ? real(peer, flags) : cudaErrorInitializationError;
+
+	if (answer == cudaSuccess || answer == cudaErrorPeerAccessAlreadyEnabled)
+		note_peer(peer, true, REAL(cudaGetDevice));
+	return answer;
+}
+
+STAYPUT_HOOK cudaError_t cudaDeviceDisablePeerAccess(int peer)
+{
+	typeof(&cudaDeviceDisablePeerAccess) real = REAL(cudaDeviceDisablePeerAccess);
+	cudaError_t answer = real ? real(peer) : cudaErrorInitializationError;
+
+	if (answer == cudaSuccess)
+		note_peer(peer, false, REAL(cudaGetDevice));
+	return answer;
 }
 
 /* In the per-thread flavours, stream 0 is the thread's own. */
