@@ -188,8 +188,8 @@ STAYPUT_API int stayput_pause(const char *tag);
 
 /*
  * Put memory back behind every paused allocation tagged `tag` (NULL: of every region), at
- * the same addresses, with access for the owning device, and contents as the policies
- * say. Resuming what is active succeeds and does nothing.
+ * the same addresses, with access for the owning device and for those that the program
+ * let use its memory (cudaDeviceEnablePeerAccess), and with contents as the policies say.
  *
  * All or nothing: on every error all that was paused is paused still, backups included,
  * and the call can be repeated.

@@ -47,7 +47,8 @@ static size_t add_blocks(const struct block *list, struct range *ranges)
 	return n;
 }
 
-static size_t add_all_locked(const struct device *owner, struct range *ranges, bool *settled)
+static size_t add_all_locked(
+	const struct device *owner, struct range *ranges, bool *settled)
 {
 	size_t n = 0;
 
@@ -56,8 +57,8 @@ static size_t add_all_locked(const struct device *owner, struct range *ranges, b
 		for (struct space *s = r->spaces; s; s = s->next) {
 			if (s->device != owner)
 				continue;
-			*settled = *settled && is_settled(s->large) &&
-				   is_settled(s->shared);
+			*settled =
+				*settled && is_settled(s->large) && is_settled(s->shared);
 			n += add_blocks(s->large, ranges ? ranges + n : NULL);
 			n += add_blocks(s->shared, ranges ? ranges + n : NULL);
 		}
@@ -104,7 +105,8 @@ void peers_change(CUdevice accessor, CUdevice owner, bool allowed)
 		driver()->cuMemSetAccess(ranges[i].base, ranges[i].size, &access, 1);
 	if (!ranges)
 		log_line(LOG_WARN,
-			"no memory to give device %d access to region memory on device %d",
+			"no memory to give device %d access to region memory on device "
+			"%d",
 			accessor, owner);
 	free(ranges);
 }

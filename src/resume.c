@@ -221,6 +221,10 @@ static CUresult map_blocks(
 	return err;
 }
 
+/* Whose mapping it is, where devices map one after another: the first can copy while the
+ * next one maps. */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
 /* All blocks once: on an error what was got is given back. */
 static CUresult try_to_map(struct work *w, const char **call)
 {
@@ -233,7 +237,11 @@ static CUresult try_to_map(struct work *w, const char **call)
 	if (err != CUDA_SUCCESS)
 		return err;
 	filler_start(&f, w);
+	if (!f.started)
+		pthread_mutex_lock(&turn);
 	err = map_blocks(w, &f, &mapped, call);
+	if (!f.started)
+		pthread_mutex_unlock(&turn);
 	filled = filler_end(&f, err != CUDA_SUCCESS);
 	if (err == CUDA_SUCCESS)
 		err = filled;

@@ -116,8 +116,7 @@ static void the_drivers_calls_count_as_well(void)
 	CHECK_EQ(cuDevicePrimaryCtxRetain(&accessor, 1), CUDA_SUCCESS);
 	CHECK_EQ(cuCtxPushCurrent(accessor), CUDA_SUCCESS);
 	CHECK_EQ(cuCtxEnablePeerAccess(owner, 0), CUDA_SUCCESS);
-	CHECK_EQ(cuCtxEnablePeerAccess(owner, 0),
-		CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+	CHECK_EQ(cuCtxEnablePeerAccess(owner, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
 	CHECK_EQ(cuCtxPopCurrent(&accessor), CUDA_SUCCESS);
 	check_peer_writes(p, 1);
 	CHECK_EQ(cuCtxPushCurrent(accessor), CUDA_SUCCESS);
