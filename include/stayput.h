@@ -130,20 +130,20 @@ struct stayput_options {
 struct stayput_device_report {
 	int device; /* CUDA ordinal in this process */
 	int reserved;
-	uint64_t bytes_released;        /* pause: physical memory given back, our count */
-	uint64_t bytes_released_driver; /* pause: the same by cuMemGetInfo before and
-					   after */
-	uint64_t bytes_restored;        /* resume: physical memory taken again */
-	uint64_t bytes_copied;          /* to or from the host */
-	uint64_t bytes_unchanged; /* not copied, since the backup at hand was good */
-	uint64_t bytes_zeroed;    /* resume: cleared */
-	double seconds_sync;      /* waiting for work in flight */
-	double seconds_pin;       /* getting host memory */
-	double seconds_digest;    /* finding out what changed */
-	double seconds_copy;      /* copying */
-	double seconds_unmap;     /* pause: unmapping and releasing */
-	double seconds_create;    /* resume: creating memory, waiting for it included */
-	double seconds_map;       /* resume: mapping it and setting access */
+	uint64_t bytes_released; /* pause: physical memory given back, our count */
+	uint64_t
+		bytes_released_driver; /* pause: the same by cuMemGetInfo before and after */
+	uint64_t bytes_restored;       /* resume: physical memory taken again */
+	uint64_t bytes_copied;         /* to or from the host */
+	uint64_t bytes_unchanged;      /* not copied, since the backup at hand was good */
+	uint64_t bytes_zeroed;         /* resume: cleared */
+	double seconds_sync;           /* waiting for work in flight */
+	double seconds_pin;            /* getting host memory */
+	double seconds_digest;         /* finding out what changed */
+	double seconds_copy;   /* the rest of a device's time: copies, and waiting */
+	double seconds_unmap;  /* pause: unmapping and releasing */
+	double seconds_create; /* resume: creating memory, waiting for it included */
+	double seconds_map;    /* resume: mapping it and setting access */
 };
 
 struct stayput_report {
@@ -161,35 +161,37 @@ struct stayput_report {
  * NULL: of every region. Policies say what becomes of the contents. The addresses stay
  * reserved: a kernel or copy that uses one before stayput_resume() is an illegal access.
  *
- * What policy host keeps is copied in pieces of 2 MiB, and only those whose 128-bit
- * digest differs from the one taken at the last pause: that the others are unchanged
- * rests on two different contents having the same digest with a chance of 2^-128, and on
- * nobody making such contents on purpose. Without the digest kernel (a driver that cannot
- * compile it) everything is copied. STAYPUT_VERIFY=1 compares digests after each resume.
+ * What policy host keeps is copied in pieces of 2 MiB, and only those whose 128-bit digest
+ * differs from the one taken at the last pause: that the others are unchanged rests on two
+ * different contents having the same digest by a chance of about 2^-120 for each piece, and
+ * on nobody making such contents on purpose: the digest keeps no secret. Without the digest kernel (a driver that cannot compile it)
+ * everything is copied. STAYPUT_VERIFY=1 compares digests after each resume.
  *
  * First waits for all work in the contexts that the allocations were made in. Work
  * launched by other threads during the call is the caller's to prevent. Allocations made
  * during or after the call are active. What is paused already is left as it is, so
  * pausing twice succeeds and does nothing. Allocations with policy keep are skipped.
- * When the call returns STAYPUT_OK the driver has the memory: another process can take
- * it. A known tag that holds nothing is no error, but is reported once in the log.
+ * When the call returns STAYPUT_OK the driver has the memory: another process can take it.
+ * A known tag that holds nothing is no error, but is reported once in the log.
  *
  *   STAYPUT_ERR_INVALID       tag is malformed
  *   STAYPUT_ERR_NOT_FOUND     no region has that tag
  *   STAYPUT_ERR_BUSY          a stream capture is in progress, or no_block was asked for
  *   STAYPUT_ERR_HOST_MEMORY   no room for the contents; everything is active still
  *   STAYPUT_ERR_DRIVER        the driver refused. Every allocation is either active with
- *                             its contents, or paused with a good backup; the report and
- *                             stayput_region_info() say how many. The call can be
- * repeated. STAYPUT_ERR_UNSUPPORTED   the region lives on a device without virtual memory
+ *                             its contents, or paused with a good backup: the report and
+ *                             stayput_region_info() say how many, stayput_query() says
+ *                             which. The call can be repeated.
+ *   STAYPUT_ERR_UNSUPPORTED   the region lives on a device without virtual memory
  *                             management, or this is a forked child
  */
 STAYPUT_API int stayput_pause(const char *tag);
 
 /*
  * Put memory back behind every paused allocation tagged `tag` (NULL: of every region), at
- * the same addresses, with access for the owning device and for those that the program
- * let use its memory (cudaDeviceEnablePeerAccess), and with contents as the policies say.
+ * the same addresses, with access for the owning device and for those that the program let
+ * use its memory (cudaDeviceEnablePeerAccess), and with contents as the policies say.
+ * Resuming what is active succeeds and does nothing.
  *
  * All or nothing: on every error all that was paused is paused still, backups included,
  * and the call can be repeated.
@@ -198,11 +200,13 @@ STAYPUT_API int stayput_pause(const char *tag);
  *   STAYPUT_ERR_NOT_FOUND       no region has that tag
  *   STAYPUT_ERR_BUSY            no_block was asked for and another operation runs
  *   STAYPUT_ERR_DEVICE_MEMORY   the device has too little free, also after the wait of
- *                               STAYPUT_RESUME_WAIT; stayput_last_error() says how much
- * is free and, where NVML can be opened, who holds the rest STAYPUT_ERR_DRIVER the driver
- * refused STAYPUT_ERR_CORRUPT         with STAYPUT_VERIFY=1: contents differ from what
- * was saved; the sentence names tag and range STAYPUT_ERR_UNSUPPORTED     this is a
- * forked child
+ *                               STAYPUT_RESUME_WAIT; stayput_last_error() says how much is
+ *                               free and, where NVML can be opened, who holds the rest
+ *   STAYPUT_ERR_DRIVER          the driver refused
+ *   STAYPUT_ERR_CORRUPT         with STAYPUT_VERIFY=1: contents differ from what was saved;
+ *                               the sentence names tag and range. A repeated call compares
+ *                               again; stayput_host_copy() shows what there is to save
+ *   STAYPUT_ERR_UNSUPPORTED     this is a forked child
  */
 STAYPUT_API int stayput_resume(const char *tag);
 
@@ -220,10 +224,10 @@ STAYPUT_API int stayput_resume_ex(const char *const *tags, size_t count,
 	const struct stayput_options *options, struct stayput_report *report);
 
 /*
- * Begin to get and pin the host memory that pausing the active `host` allocations of
- * `tag` (NULL: of every region) will need, so that the pause only has to copy. Returns at
- * once; a thread does it, and a pause that comes meanwhile waits for it. host_bytes_idle
- * in stayput_snapshot_json() shows how far it is.
+ * Begin to get and pin the host memory that pausing the active `host` allocations of `tag`
+ * (NULL: of every region) will need, so that the pause only has to copy. Returns at once; a
+ * thread does it, and a pause that comes meanwhile waits for it. host_bytes_idle in
+ * stayput_snapshot_json() shows how far it is.
  *
  *   STAYPUT_ERR_INVALID, STAYPUT_ERR_NOT_FOUND, STAYPUT_ERR_UNSUPPORTED   as for pause
  *   STAYPUT_ERR_HOST_MEMORY   no room under STAYPUT_HOST_LIMIT or on the machine
@@ -232,9 +236,9 @@ STAYPUT_API int stayput_host_reserve(const char *tag);
 
 /*
  * Give host memory that holds no paused contents back to the system until backups have at
- * most `keep_bytes`, or nothing is left to give. Backups of active memory go too: the
- * next pause copies that memory whole. Memory goes back in pieces of up to 64 MiB, so a
- * little beside paused contents may stay. Waits for the system to take it.
+ * most `keep_bytes`, or nothing is left to give. Backups of active memory go too: the next
+ * pause copies that memory whole. Memory goes back in pieces of up to 64 MiB, so a little
+ * beside paused contents may stay. Waits for the system to take it.
  *
  *   STAYPUT_ERR_UNSUPPORTED   this is a forked child
  */
@@ -279,9 +283,9 @@ struct stayput_region_info {
 	uint64_t bytes_active; /* asked for, with memory behind it */
 	uint64_t bytes_paused; /* asked for, without */
 	uint64_t bytes_kept;   /* native memory under policy keep */
-	uint64_t bytes_device; /* physical memory that the region occupies; not bytes_kept
-				*/
-	uint64_t bytes_backup; /* host memory that holds its contents */
+	uint64_t
+		bytes_device; /* physical memory that the region occupies; not bytes_kept */
+	uint64_t bytes_backup; /* host memory for its contents, kept while active too */
 	uint64_t count_active, count_paused, count_kept; /* allocations */
 	uint64_t mappings; /* physical blocks, active or paused */
 };

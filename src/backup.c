@@ -6,6 +6,7 @@
  */
 #include "backup.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@
 #include "error.h"
 #include "hostpool.h"
 #include "lock.h"
+#include "log.h"
 #include "real.h"
 #include "region.h"
 #include "stayput.h"
@@ -27,20 +29,7 @@
  * for the context do not wait long. */
 enum { BATCH_BYTES = 32 << 20, BATCH_BLOCKS = 32 };
 
-/* A run of fresh places that lie next to each other becomes pieces. */
-static bool add_pieces(struct backup_job *job, char *base, size_t size)
-{
-	for (size_t at = 0; at < size; at += HOSTPOOL_PIECE) {
-		struct piece *p = calloc(1, sizeof *p);
-
-		if (!p)
-			return false;
-		p->base = base + at;
-		p->size = size - at < HOSTPOOL_PIECE ? size - at : HOSTPOOL_PIECE;
-		job->pieces[job->piece_count++] = p;
-	}
-	return true;
-}
+enum { BACKUP_SENTENCE = 1024 };
 
 /* Places for all blocks; the fresh ones in block->fresh. */
 static bool take_places_locked(struct backup_job *job)
@@ -79,14 +68,16 @@ static bool make_pieces(struct backup_job *job, size_t *fresh)
 			continue;
 		total += b->size;
 		if (b->backup != end) {
-			if (run && !add_pieces(job, run, end - run))
+			if (run && !hostpool_divide(run, end - run, job->pieces,
+					   &job->piece_count))
 				return false;
 			run = end = b->backup;
 		}
 		end += b->size;
 	}
+	job->fresh_bytes = total;
 	*fresh += total;
-	return !run || add_pieces(job, run, end - run);
+	return !run || hostpool_divide(run, end - run, job->pieces, &job->piece_count);
 }
 
 int backup_place(struct backup_job *job, size_t *fresh)
@@ -123,6 +114,8 @@ static void give_place_locked(struct block *b)
 void backup_unplace(struct backup_job *job)
 {
 	lock_take();
+	hostpool_unbook_locked(job->booked);
+	job->booked = 0;
 	for (size_t i = 0; i < job->count; i++)
 		if (!job->blocks[i]->backup_good)
 			give_place_locked(job->blocks[i]);
@@ -132,6 +125,19 @@ void backup_unplace(struct backup_job *job)
 	free(job->pieces);
 	job->pieces = NULL;
 	job->piece_count = 0;
+}
+
+/* What was reserved is not given back unasked. */
+void backup_trim_to_environment(void)
+{
+	size_t keep = config()->host_keep;
+
+	if (keep == SIZE_MAX)
+		return;
+	lock_take();
+	keep += hostpool_reserved_locked();
+	lock_drop();
+	backup_trim(keep);
 }
 
 void backup_drop(struct block *block)
@@ -145,29 +151,73 @@ void backup_drop(struct block *block)
 		hostpool_trim(config()->host_keep);
 }
 
-static void drop_active_locked(struct block *list, size_t *surplus)
+/* It is only there to save a copy: nothing is lost with it. */
+static bool may_drop(const struct block *b)
 {
-	for (struct block *b = list; b && *surplus > 0; b = b->next)
-		if (b->backup && b->state == STAYPUT_ACTIVE) {
-			*surplus -= b->size < *surplus ? b->size : *surplus;
-			give_place_locked(b);
-		}
+	if (!b->backup)
+		return false;
+	return b->state == STAYPUT_ACTIVE ||
+	       (b->state == STAYPUT_PAUSED && b->paused_as != STAYPUT_HOST);
 }
 
-void backup_trim(size_t keep)
+/* Drops backups until *surplus bytes are gone; with `surplus` NULL it only counts.
+ * Returns the bytes that were, or could be, dropped. */
+static size_t drop_in_list_locked(struct block *list, const size_t *surplus)
 {
-	size_t used, surplus;
+	size_t dropped = 0;
 
-	lock_take();
-	used = hostpool_total_locked() - hostpool_idle_locked();
-	surplus = used > keep ? used - keep : 0;
+	for (struct block *b = list; b; b = b->next) {
+		if (!may_drop(b) || (surplus && dropped >= *surplus))
+			continue;
+		dropped += b->size;
+		if (surplus)
+			give_place_locked(b);
+	}
+	return dropped;
+}
+
+static size_t drop_locked(const size_t *surplus)
+{
+	size_t dropped = 0;
+
 	for (struct region *r = region_first_locked(); r; r = r->next)
 		for (struct space *s = r->spaces; s; s = s->next) {
-			drop_active_locked(s->large, &surplus);
-			drop_active_locked(s->shared, &surplus);
+			size_t left =
+				surplus && *surplus > dropped ? *surplus - dropped : 0;
+
+			dropped += drop_in_list_locked(s->large, surplus ? &left : NULL);
+			left = surplus && *surplus > dropped ? *surplus - dropped : 0;
+			dropped += drop_in_list_locked(s->shared, surplus ? &left : NULL);
 		}
+	return dropped;
+}
+
+size_t backup_droppable(void)
+{
+	size_t bytes;
+
+	lock_take();
+	bytes = drop_locked(NULL) + hostpool_idle_locked();
 	lock_drop();
+	return bytes;
+}
+
+/* Pieces that a backup stays in cannot go, so more may have to be dropped than is wanted.
+ */
+void backup_trim(size_t keep)
+{
+	size_t dropped, surplus, total;
+
 	hostpool_trim(keep);
+	do {
+		lock_take();
+		total = hostpool_total_locked();
+		surplus = total > keep ? total - keep : 0;
+		dropped = surplus ? drop_locked(&surplus) : 0;
+		lock_drop();
+		if (dropped > 0)
+			hostpool_trim(keep);
+	} while (dropped > 0);
 }
 
 int backup_fill(struct backup_job *job, size_t threads)
@@ -180,15 +230,32 @@ int backup_fill(struct backup_job *job, size_t threads)
 		"no thread or memory to get %zu pieces of host memory", job->piece_count);
 }
 
+/* Which new piece `at` lies in. They follow each other mostly, but not always: places are
+ * taken wherever there is room for one. */
+static size_t piece_index(const struct backup_job *job, const char *at)
+{
+	for (size_t n = 0; n < job->piece_count; n++) {
+		size_t i = (job->piece_at + n) % job->piece_count;
+		const struct piece *p = job->pieces[i];
+
+		if (at >= p->base && at < p->base + p->size)
+			return i;
+	}
+	return job->piece_at;
+}
+
 /* The piece that `at` lies in, once it is filled; NULL when filling has failed. */
 static struct piece *find_piece(struct backup_job *job, const struct block *b, char *at)
 {
+	double start = clock_now();
+	bool filled;
+
 	if (!b->fresh)
 		return hostpool_piece(job->device, at);
-	while (at >= job->pieces[job->piece_at]->base + job->pieces[job->piece_at]->size)
-		job->piece_at++;
-	return hostfill_wait(&job->fill, job->piece_at) ? job->pieces[job->piece_at]
-							: NULL;
+	job->piece_at = piece_index(job, at);
+	filled = hostfill_wait(&job->fill, job->piece_at);
+	clock_add(&job->seconds_pin, start);
+	return filled ? job->pieces[job->piece_at] : NULL;
 }
 
 static int say_out_of_host_memory(void)
@@ -272,6 +339,8 @@ static int save_block(struct backup_job *job, struct block *b, const struct dige
 static void add_pieces_to_pool(struct backup_job *job)
 {
 	lock_take();
+	hostpool_unbook_locked(job->booked);
+	job->booked = 0;
 	for (size_t i = 0; i < job->piece_count; i++)
 		hostpool_add_piece_locked(job->device, job->pieces[i]);
 	for (size_t i = 0; i < job->count; i++)
@@ -363,9 +432,13 @@ CUresult backup_take_ended(struct backup_job *job, bool wait, size_t *first, siz
 
 void backup_close(struct backup_job *job)
 {
+	char sentence[BACKUP_SENTENCE];
+
+	/* Whoever closes after an error has said why. */
+	error_save(sentence, sizeof sentence);
 	transfer_close(&job->transfer);
-	if (!job->secured)
-		backup_secure(job, true);
+	if (!job->secured && backup_secure(job, true) != STAYPUT_OK)
+		error_set(STAYPUT_OK, "%s", sentence);
 	for (size_t i = 0; i < job->count; i++)
 		if (!job->blocks[i]->mapped)
 			job->blocks[i]->backup_good = true;
@@ -422,11 +495,24 @@ static int verify_block(const struct block *b, const struct digest *now)
 	return STAYPUT_OK;
 }
 
+static void say_unverified(const struct device *dev)
+{
+	static _Atomic bool told;
+
+	if (!atomic_exchange(&told, true))
+		log_line(LOG_WARN,
+			"STAYPUT_VERIFY: contents on device %d cannot be compared, since "
+			"there are no digests",
+			dev->ordinal);
+}
+
 int backup_verify(struct backup_job *job)
 {
 	int err = STAYPUT_OK;
 
 	digest_begin(&job->digesting, job->device, job->blocks, job->count);
+	if (!job->digesting.stream)
+		say_unverified(job->device);
 	for (size_t i = 0; i < job->count && err == STAYPUT_OK; i++) {
 		const struct digest *now = next_digests(job, job->blocks[i]);
 
@@ -434,105 +520,4 @@ int backup_verify(struct backup_job *job)
 	}
 	digest_end(&job->digesting);
 	return err;
-}
-
-struct reservation {
-	struct device *device;
-	struct piece **pieces;
-	size_t count;
-	char *base;
-	size_t size;
-};
-
-static void end_reservation(struct reservation *r, bool filled)
-{
-	lock_take();
-	for (size_t i = 0; i < r->count && filled; i++)
-		hostpool_add_piece_locked(r->device, r->pieces[i]);
-	if (filled)
-		hostpool_give_locked(r->device, r->base, r->size);
-	else
-		hostpool_give_bare_locked(r->device, r->base, r->size);
-	r->device->pool.filling--;
-	lock_notify();
-	lock_drop();
-	for (size_t i = 0; i < r->count && !filled; i++)
-		free(r->pieces[i]);
-	free(r->pieces);
-	free(r);
-}
-
-static void *fill_reservation(void *argument)
-{
-	struct reservation *r = argument;
-	struct hostfill fill;
-	bool filled = false;
-
-	if (device_enter(r->device) == CUDA_SUCCESS) {
-		digest_load(r->device);
-		if (hostfill_start(
-			    &fill, r->device, r->pieces, r->count, config()->threads))
-			filled = hostfill_finish(&fill);
-		if (!filled)
-			hostfill_empty(r->device, r->pieces, r->count, 1);
-		device_leave();
-	}
-	end_reservation(r, filled);
-	return NULL;
-}
-
-/* Takes `r` over; false when it has come to nothing. */
-static bool start_reservation(struct reservation *r)
-{
-	struct backup_job job = {.device = r->device};
-	pthread_attr_t detached;
-	pthread_t thread;
-	bool started;
-
-	lock_take();
-	r->device->pool.filling++;
-	lock_drop();
-	job.pieces = calloc(r->size / HOSTPOOL_PIECE + 1, sizeof(struct piece *));
-	started = job.pieces && add_pieces(&job, r->base, r->size);
-	r->pieces = job.pieces;
-	r->count = job.piece_count;
-	pthread_attr_init(&detached);
-	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	started = started && pthread_create(&thread, &detached, fill_reservation, r) == 0;
-	pthread_attr_destroy(&detached);
-	if (!started)
-		end_reservation(r, false);
-	return started;
-}
-
-/* A record and addresses; NULL when there are none. */
-static struct reservation *make_reservation(struct device *dev, size_t size)
-{
-	struct reservation *r = calloc(1, sizeof *r);
-
-	if (!r || !hostpool_open(dev)) {
-		free(r);
-		return NULL;
-	}
-	*r = (struct reservation){.device = dev, .size = size};
-	lock_take();
-	r->base = hostpool_take_bare_locked(dev, size);
-	lock_drop();
-	if (!r->base) {
-		free(r);
-		return NULL;
-	}
-	return r;
-}
-
-int backup_reserve(struct device *dev, size_t size)
-{
-	struct reservation *r = make_reservation(dev, size);
-
-	if (r && start_reservation(r))
-		return STAYPUT_OK;
-	return error_set(STAYPUT_ERR_HOST_MEMORY,
-		"the system refused addresses, records or a thread for %zu bytes of "
-		"backups",
-		size);
 }

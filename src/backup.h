@@ -30,7 +30,7 @@ struct backup_job {
 	size_t count;
 	struct piece **pieces; /* new host memory, in the order of the blocks */
 	size_t piece_count;
-	size_t piece_at; /* where saving has got to */
+	size_t piece_at; /* the one that was looked for last */
 	struct hostfill fill;
 	struct transfer transfer;
 	struct digesting digesting; /* of the blocks' contents */
@@ -39,6 +39,8 @@ struct backup_job {
 	size_t begun;               /* blocks whose copies have been begun */
 	size_t ended;               /* blocks that backup_take_ended() has told of */
 	bool secured;               /* no place is being filled any more */
+	size_t fresh_bytes;         /* of host memory, that the places need */
+	size_t booked;              /* of them, those that are not in the pool yet */
 	uint64_t bytes_copied, bytes_unchanged;
 	double seconds_pin, seconds_digest;
 };
@@ -50,16 +52,18 @@ int backup_place(struct backup_job *job, size_t *fresh);
 /* Takes places back that hold nothing good. */
 void backup_unplace(struct backup_job *job);
 
-/* Drops the backups of active blocks until the pools hold `keep` bytes, and gives what
- * nothing lies in back to the system. */
+/* Gives host memory back to the system until the pools hold `keep` bytes: what nothing
+ * lies in, then backups of active blocks. */
 void backup_trim(size_t keep);
+
+/* The same as STAYPUT_HOST_KEEP wants it. */
+void backup_trim_to_environment(void);
+
+/* How much backup_trim(0) could give back at most. */
+size_t backup_droppable(void);
 
 /* Lets go of a block's backup, if it has one. */
 void backup_drop(struct block *block);
-
-/* Gets idle host memory for blocks that have no backup, in a thread of its own.
- * STAYPUT_ERR_HOST_MEMORY when there is no room. */
-int backup_reserve(struct device *dev, size_t size);
 
 /* Begins to get memory for the places, with that many threads. backup_close() follows,
  * also after an error. */

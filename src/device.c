@@ -264,15 +264,13 @@ CUresult device_wait_stream(CUstream stream)
 {
 	CUresult err = driver()->cuStreamSynchronize(stream);
 
-	if (err != CUDA_SUCCESS)
-		driver()->cuStreamSynchronize(stream);
-	return err;
+	return err == CUDA_SUCCESS ? err : driver()->cuStreamSynchronize(stream);
 }
 
 size_t device_free_memory(void)
 {
-	size_t free_bytes = 0, total = 0;
+	size_t free_bytes, total;
+	CUresult err = driver()->cuMemGetInfo_v2(&free_bytes, &total);
 
-	driver()->cuMemGetInfo_v2(&free_bytes, &total);
-	return free_bytes;
+	return err == CUDA_SUCCESS ? free_bytes : SIZE_MAX;
 }

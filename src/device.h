@@ -78,10 +78,11 @@ CUresult device_enter(struct device *dev);
 void device_leave(void);
 
 /* Waits for a stream, before memory is taken from under what runs in it: a wait that
- * fails is tried once more. Returns the first answer. */
+ * fails is tried once more. On an error work may still run: what it uses must stay. */
 CUresult device_wait_stream(CUstream stream);
 
-/* Of the whole card, whoever uses it. Between device_enter() and device_leave(). */
+/* Of the whole card, whoever uses it; SIZE_MAX when the driver does not say. Between
+ * device_enter() and device_leave(). */
 size_t device_free_memory(void);
 
 #endif

@@ -76,6 +76,15 @@ void digest_unload_locked(struct device *dev)
 		dev->digester = (struct digester){.tried = false};
 }
 
+void digest_unload_context(CUcontext ctx)
+{
+	lock_take();
+	for (struct device *dev = device_first(); dev; dev = device_next(dev))
+		if (dev->digester.context == ctx)
+			digest_unload_locked(dev);
+	lock_drop();
+}
+
 static size_t count_pieces(struct block *const *blocks, size_t count)
 {
 	size_t pieces = 0;
@@ -94,11 +103,11 @@ static void list_pieces(struct block *const *blocks, size_t count, CUdeviceptr *
 
 void digest_end(struct digesting *d)
 {
-	if (d->stream) {
-		device_wait_stream(d->stream);
+	CUresult err = d->stream ? device_wait_stream(d->stream) : CUDA_SUCCESS;
+
+	if (d->stream)
 		driver()->cuStreamDestroy_v2(d->stream);
-	}
-	if (d->digests)
+	if (d->digests && err == CUDA_SUCCESS)
 		driver()->cuMemFreeHost(d->digests);
 	*d = (struct digesting){.function = NULL};
 }

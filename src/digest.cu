@@ -11,6 +11,8 @@
 
 #include "digest_constants.h"
 
+#define DIGEST_HIGH(a, b) __umul64hi(a, b)
+
 extern "C" __global__ void __launch_bounds__(DIGEST_THREADS)
 	stayput_digest(const uint64_t *pieces, ulonglong2 *digests)
 {

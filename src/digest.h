@@ -61,5 +61,6 @@ void digest_end(struct digesting *d);
 
 /* The device's contexts are going, and what was loaded in them with them. */
 void digest_unload_locked(struct device *dev);
+void digest_unload_context(CUcontext ctx);
 
 #endif

@@ -15,13 +15,17 @@
 #define DIGEST_MULTIPLY_A UINT64_C(0xbf58476d1ce4e5b9)
 #define DIGEST_MULTIPLY_B UINT64_C(0x94d049bb133111eb)
 
-/* For given x and y a bijection of (a, b), so that no difference is ever lost inside a
- * thread; the high halves flow into the other lane's low bits. */
-#define DIGEST_FOLD(a, b, x, y)                                      \
-	do {                                                         \
-		(a) = ((a) ^ (x)) * DIGEST_MULTIPLY_A;               \
-		(b) = ((b) ^ (y) ^ ((a) >> 32)) * DIGEST_MULTIPLY_B; \
-		(a) ^= (b) >> 32;                                    \
+/* DIGEST_HIGH(a, b): the upper 64 bits of the product; each side brings its own. Both
+ * halves are needed: in the lower one alone, a change of the topmost bit stays one bit,
+ * which a change of the next word can undo. */
+#define DIGEST_PRODUCT(a, b) (((a) * (b)) ^ DIGEST_HIGH(a, b))
+
+/* What changes in one lane changes the other, too, before the next word comes. */
+#define DIGEST_FOLD(a, b, x, y)                                           \
+	do {                                                              \
+		(a) = DIGEST_PRODUCT((a) ^ (x), DIGEST_MULTIPLY_A);       \
+		(b) = DIGEST_PRODUCT((b) ^ (y) ^ (a), DIGEST_MULTIPLY_B); \
+		(a) += (b);                                               \
 	} while (0)
 
 #define DIGEST_MIX(h)                     \

@@ -103,19 +103,17 @@ static void mark_failed(struct hostfill *fill)
 static void *fill_pieces(void *argument)
 {
 	struct hostfill *fill = argument;
+	bool entered = device_enter(fill->device) == CUDA_SUCCESS;
 	size_t index;
 
-	if (device_enter(fill->device) != CUDA_SUCCESS) {
-		mark_failed(fill);
-		return NULL;
-	}
 	while (!fill->failed && (index = fill->next++) < fill->count) {
 		if (fill_piece(fill->pieces[index]))
 			mark_filled(fill, index);
 		else
 			mark_failed(fill);
 	}
-	device_leave();
+	if (entered)
+		device_leave();
 	return NULL;
 }
 
@@ -154,10 +152,9 @@ bool hostfill_start(struct hostfill *fill, struct device *dev, struct piece **pi
 	pthread_mutex_init(&fill->mutex, NULL);
 	pthread_cond_init(&fill->changed, NULL);
 	start_threads(fill, threads, fill_pieces);
-	if (fill->thread_count > 0 || count == 0)
-		return true;
-	free(fill->filled);
-	return false;
+	if (fill->thread_count == 0)
+		fill_pieces(fill);
+	return true;
 }
 
 bool hostfill_wait(struct hostfill *fill, size_t index)

@@ -29,8 +29,8 @@ struct hostfill {
 	size_t filled_count;
 };
 
-/* Begins to fill `count` pieces, with `threads` of its own. False without memory or
- * threads: nothing is left. */
+/* Begins to fill `count` pieces, with `threads` of its own; when none can be had, fills
+ * them before it returns. False without memory: nothing is left. */
 bool hostfill_start(struct hostfill *fill, struct device *dev, struct piece **pieces,
 	size_t count, size_t threads);
 

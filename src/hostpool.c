@@ -43,6 +43,8 @@ static char *map_aligned(size_t size, size_t align)
 	before = align - (uintptr_t)base % align;
 	aligned = base + before;
 	munmap(base, before);
+	if (before < align)
+		munmap(aligned + size, align - before);
 	return aligned;
 }
 
@@ -106,14 +108,25 @@ bool hostpool_open(struct device *dev)
 	return dev->pool.base != NULL;
 }
 
+static size_t booked; /* under the lock */
+
 size_t hostpool_total_locked(void)
 {
-	size_t total = 0;
+	size_t total = booked;
 
 	for (struct device *dev = device_first(); dev; dev = device_next(dev))
 		for (struct piece *p = dev->pool.pieces; p; p = p->next)
 			total += p->size;
 	return total;
+}
+
+size_t hostpool_reserved_locked(void)
+{
+	size_t reserved = 0;
+
+	for (struct device *dev = device_first(); dev; dev = device_next(dev))
+		reserved += dev->pool.reserved;
+	return reserved;
 }
 
 size_t hostpool_idle_locked(void)
@@ -126,28 +139,49 @@ size_t hostpool_idle_locked(void)
 	return idle;
 }
 
-bool hostpool_has_room(size_t size)
+static size_t limit_bytes(size_t available, size_t total)
 {
 	const struct config *c = config();
-	size_t available = hostmem_available(""), total, limit;
 
-	if (size == 0)
-		return true;
+	if (c->host_limit_percent)
+		return (available + total) / 100 * c->host_limit_percent;
+	return c->host_limit_bytes;
+}
+
+static size_t missing(size_t size, size_t room)
+{
+	return size > room ? size - room : 0;
+}
+
+size_t hostpool_book(size_t size)
+{
+	size_t available = hostmem_available(""), total, limit, lacking, by_limit;
+
 	if (available > SIZE_MAX / 2)
 		available = SIZE_MAX / 2;
 	lock_take();
 	total = hostpool_total_locked();
+	limit = limit_bytes(available, total);
+	by_limit = missing(size, missing(limit, total));
+	/* What others have booked is not gone from `available` yet. */
+	lacking = missing(size, missing(available, booked));
+	if (lacking < by_limit)
+		lacking = by_limit;
+	if (lacking == 0)
+		booked += size;
 	lock_drop();
-	limit = c->host_limit_bytes;
-	if (c->host_limit_percent)
-		limit = (available + total) / 100 * c->host_limit_percent;
-	if (size <= available && size <= limit - (total < limit ? total : limit))
-		return true;
-	error_set(STAYPUT_ERR_HOST_MEMORY,
-		"backups need %zu bytes of host memory beside the %zu that they have; "
-		"STAYPUT_HOST_LIMIT allows %zu in all, and %zu are available",
-		size, total, limit, available);
-	return false;
+	if (lacking > 0)
+		error_set(STAYPUT_ERR_HOST_MEMORY,
+			"backups need %zu bytes of host memory beside the %zu that they "
+			"have; STAYPUT_HOST_LIMIT allows %zu in all, and %zu are "
+			"available",
+			size, total, limit, available);
+	return lacking;
+}
+
+void hostpool_unbook_locked(size_t size)
+{
+	booked -= size;
 }
 
 struct piece *hostpool_piece(struct device *dev, const char *at)
@@ -174,8 +208,10 @@ char *hostpool_take_idle_locked(struct device *dev, size_t size)
 {
 	char *base = (char *)(uintptr_t)extent_take(&dev->pool.idle, size);
 
-	if (base)
-		count_taken(dev, base, size, true);
+	if (!base)
+		return NULL;
+	count_taken(dev, base, size, true);
+	dev->pool.reserved -= size < dev->pool.reserved ? size : dev->pool.reserved;
 	return base;
 }
 
@@ -203,6 +239,20 @@ void hostpool_add_piece_locked(struct device *dev, struct piece *piece)
 	piece->next = dev->pool.pieces;
 	dev->pool.pieces = piece;
 	note_piece(dev, piece, piece);
+}
+
+bool hostpool_divide(char *base, size_t size, struct piece **pieces, size_t *count)
+{
+	for (size_t at = 0; at < size; at += HOSTPOOL_PIECE) {
+		struct piece *p = calloc(1, sizeof *p);
+
+		if (!p)
+			return false;
+		p->base = base + at;
+		p->size = size - at < HOSTPOOL_PIECE ? size - at : HOSTPOOL_PIECE;
+		pieces[(*count)++] = p;
+	}
+	return true;
 }
 
 void hostpool_give_locked(struct device *dev, char *base, size_t size)

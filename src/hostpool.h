@@ -35,14 +35,20 @@ struct hostpool {
 	struct piece *pieces;
 	struct piece **at; /* the piece at each granule of the pool, or NULL */
 	unsigned filling;  /* threads that add memory without an operation on a region */
+	size_t filling_bytes; /* what they will add */
+	size_t reserved;      /* idle memory that was asked for ahead of need */
 };
 
 /* Addresses for the device's pool, if it has none yet. False when the system refuses. */
 bool hostpool_open(struct device *dev);
 
-/* Whether `size` bytes more may be taken from the system now, under STAYPUT_HOST_LIMIT
- * and by what machine and cgroup leave; else the sentence says why not, with numbers. */
-bool hostpool_has_room(size_t size);
+/* Books `size` bytes that will be taken from the system now. Answers how much is missing
+ * for that, by STAYPUT_HOST_LIMIT or by what machine and cgroup leave: 0 when it has been
+ * booked, else the sentence says why not, with numbers. */
+size_t hostpool_book(size_t size);
+
+/* Booked memory has become a piece, or has not been taken after all. */
+void hostpool_unbook_locked(size_t size);
 
 /* `size` bytes of idle memory, or NULL. */
 char *hostpool_take_idle_locked(struct device *dev, size_t size);
@@ -51,6 +57,10 @@ char *hostpool_take_idle_locked(struct device *dev, size_t size);
  * has none left. */
 char *hostpool_take_bare_locked(struct device *dev, size_t size);
 void hostpool_give_bare_locked(struct device *dev, char *base, size_t size);
+
+/* Adds the records of the pieces that bare addresses make to the list. False without
+ * memory for all of them. */
+bool hostpool_divide(char *base, size_t size, struct piece **pieces, size_t *count);
 
 /* Puts a filled piece behind bare addresses that were taken: its memory counts as taken.
  */
@@ -62,9 +72,12 @@ void hostpool_give_locked(struct device *dev, char *base, size_t size);
 /* The piece that `at` lies in. Without the lock by whoever has taken the memory there. */
 struct piece *hostpool_piece(struct device *dev, const char *at);
 
-/* Bytes of all pools: their memory, and of that what is idle. */
+/* Bytes of all pools: their memory, with what is booked, and of that what is idle. */
 size_t hostpool_total_locked(void);
 size_t hostpool_idle_locked(void);
+
+/* Idle memory that somebody has asked for, which is not given back unasked. */
+size_t hostpool_reserved_locked(void);
 
 /* Gives pieces back that nothing lies in until the pools hold `keep` bytes or no such
  * piece is left. Not with the lock held. */

@@ -14,6 +14,7 @@
 #include "operation.h"
 #include "pause.h"
 #include "region.h"
+#include "reserve.h"
 #include "resume.h"
 #include "work.h"
 
@@ -52,7 +53,7 @@ static void fill_report(struct stayput_report *report, const struct operation *o
 			uint64_t bytes;
 			uint64_t n = operation_allocations(w->blocks[at], &bytes);
 
-			if (w->blocks[at]->mapped == !paused)
+			if (operation_leaves_paused(op, w->blocks[at]) == paused)
 				report->allocations += n;
 			else
 				report->failed += n;
@@ -121,6 +122,8 @@ int lifecycle_pause(const char *const *tags, size_t count,
 	err = pause_run(&op);
 	fill_report(report, &op, true, start);
 	finish(&op, "paused", err, report);
+	if (err != STAYPUT_OK)
+		backup_trim_to_environment();
 	return err;
 }
 
@@ -145,8 +148,8 @@ int lifecycle_resume(const char *const *tags, size_t count,
 	err = resume_run(&op, deadline);
 	fill_report(report, &op, false, start);
 	finish(&op, "resumed", err, report);
-	if (err == STAYPUT_OK && config()->host_keep != SIZE_MAX) {
-		backup_trim(config()->host_keep);
+	if (err == STAYPUT_OK) {
+		backup_trim_to_environment();
 		report->seconds = clock_now() - start;
 	}
 	return err;
@@ -162,48 +165,56 @@ static size_t missing_in(const struct block *list)
 	return missing;
 }
 
-/* What the regions' backups on a device need beyond the memory that is idle. */
-static size_t missing_on(const struct operation *op, const struct device *dev)
+/* What the backups of all regions that have been reserved for need on a device, beyond
+ * the memory that is idle or on its way. */
+static size_t missing_on(const struct device *dev)
 {
-	size_t missing = 0;
+	size_t missing = 0, there = dev->pool.filling_bytes;
 
-	lock_take();
-	for (size_t i = 0; i < op->region_count; i++)
-		for (struct space *s = op->regions[i]->spaces; s; s = s->next)
+	for (struct region *r = region_first_locked(); r; r = r->next)
+		for (struct space *s = r->spaces; s && r->reserved; s = s->next)
 			if (s->device == dev && s->policy == STAYPUT_HOST)
 				missing += missing_in(s->large) + missing_in(s->shared);
 	for (const struct extent *e = dev->pool.idle; e; e = e->next)
-		missing -= e->size < missing ? e->size : missing;
+		there += e->size;
+	return missing > there ? missing - there : 0;
+}
+
+static size_t missing_now(const struct device *dev)
+{
+	size_t missing;
+
+	lock_take();
+	missing = missing_on(dev);
 	lock_drop();
 	return missing;
 }
 
-static size_t missing_everywhere(const struct operation *op)
+/* As before a pause, backups of active memory make room. */
+static int reserve_on(struct device *dev)
 {
-	size_t total = 0;
+	size_t size = missing_now(dev), lacking = size ? hostpool_book(size) : 0, total;
 
-	for (struct device *dev = device_first(); dev; dev = device_next(dev))
-		total += missing_on(op, dev);
-	return total;
-}
-
-static int reserve(const struct operation *op)
-{
-	int err = STAYPUT_OK;
-
-	/* As before a pause, backups of active memory make room. */
-	if (!hostpool_has_room(missing_everywhere(op))) {
-		backup_trim(0);
-		if (!hostpool_has_room(missing_everywhere(op)))
+	if (lacking > 0) {
+		if (lacking > backup_droppable())
+			return STAYPUT_ERR_HOST_MEMORY;
+		lock_take();
+		total = hostpool_total_locked();
+		lock_drop();
+		backup_trim(total > lacking ? total - lacking : 0);
+		size = missing_now(dev);
+		if (size && hostpool_book(size) > 0)
 			return STAYPUT_ERR_HOST_MEMORY;
 	}
-	for (struct device *dev = device_first(); dev; dev = device_next(dev)) {
-		size_t missing = err == STAYPUT_OK ? missing_on(op, dev) : 0;
+	return size ? reserve_start(dev, size) : STAYPUT_OK;
+}
 
-		if (missing > 0)
-			err = backup_reserve(dev, missing);
-	}
-	return err;
+static void note_reserved(struct operation *op)
+{
+	lock_take();
+	for (size_t i = 0; i < op->region_count; i++)
+		op->regions[i]->reserved = true;
+	lock_drop();
 }
 
 int lifecycle_reserve(const char *const *tags, size_t count)
@@ -213,7 +224,12 @@ int lifecycle_reserve(const char *const *tags, size_t count)
 
 	if (err != STAYPUT_OK)
 		return err;
-	err = reserve(&op);
+	err = operation_check_supported(&op);
+	if (err == STAYPUT_OK)
+		note_reserved(&op);
+	for (struct device *dev = device_first(); dev && err == STAYPUT_OK;
+		dev = device_next(dev))
+		err = reserve_on(dev);
 	operation_end(&op);
 	return err;
 }

@@ -254,6 +254,11 @@ static void move_counts_locked(struct block *block, bool paused)
 	r->count_active -= sign * count;
 }
 
+bool operation_leaves_paused(const struct operation *op, const struct block *block)
+{
+	return block->state == STAYPUT_RESUMING ? !op->resumed : !block->mapped;
+}
+
 void operation_publish(struct operation *op)
 {
 	lock_take();
@@ -263,7 +268,7 @@ void operation_publish(struct operation *op)
 		for (size_t at = 0; at < w->count; at++) {
 			struct block *b = w->blocks[at];
 			bool was_paused = b->state == STAYPUT_RESUMING;
-			bool is_paused = !b->mapped;
+			bool is_paused = operation_leaves_paused(op, b);
 
 			if (was_paused != is_paused)
 				move_counts_locked(b, is_paused);
@@ -273,4 +278,15 @@ void operation_publish(struct operation *op)
 	}
 	lock_notify();
 	lock_drop();
+}
+
+int operation_check_supported(const struct operation *op)
+{
+	for (size_t i = 0; i < op->region_count; i++)
+		if (op->regions[i]->unsupported)
+			return error_set(STAYPUT_ERR_UNSUPPORTED,
+				"region %s is native memory: its device has no virtual "
+				"memory management",
+				op->regions[i]->tag);
+	return STAYPUT_OK;
 }

@@ -26,6 +26,7 @@ struct operation {
 	struct block **blocks; /* what the works' lists are parts of */
 	size_t secured;        /* pause: works that have all they need; under the lock */
 	bool failed;           /* pause: a work could not do its part; under the lock */
+	bool resumed;          /* resume: all contents are in place */
 };
 
 /* Claims the regions of `tags` (count 0: all), waiting for other operations unless
@@ -38,9 +39,16 @@ int operation_begin(
  * lists them by device. False without memory: no block has moved. */
 bool operation_collect(struct operation *op, int state);
 
-/* Every listed block becomes PAUSED or ACTIVE, as its `mapped` says, and the counts of
- * the regions follow. */
+/* What becomes of a block that was being paused: PAUSED when it is not mapped any more.
+ * Of one that was being resumed: ACTIVE when the whole operation has succeeded, else
+ * PAUSED, even if its memory could not be taken away again. */
+bool operation_leaves_paused(const struct operation *op, const struct block *block);
+
+/* Every listed block becomes what that says, and the counts of the regions follow. */
 void operation_publish(struct operation *op);
+
+/* STAYPUT_ERR_UNSUPPORTED, with the sentence, when a region is native for want of VMM. */
+int operation_check_supported(const struct operation *op);
 
 /* Pause: no work that has not begun to release shall do so any more. */
 void operation_fail(struct operation *op);

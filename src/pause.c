@@ -23,17 +23,6 @@
 
 enum { OTHERS_AT_ONCE = 8 };
 
-static int check_supported(const struct operation *op)
-{
-	for (size_t i = 0; i < op->region_count; i++)
-		if (op->regions[i]->unsupported)
-			return error_set(STAYPUT_ERR_UNSUPPORTED,
-				"region %s is native memory: its device has no virtual "
-				"memory management",
-				op->regions[i]->tag);
-	return STAYPUT_OK;
-}
-
 static int synchronize(struct work *w)
 {
 	double start = clock_now();
@@ -69,10 +58,10 @@ static void unplace_all(struct operation *op, size_t count)
 		backup_unplace(&op->works[i].job);
 }
 
-static int place_all(struct operation *op)
+/* Places for all works; *fresh is what has to be got from the system for them. */
+static int place_all(struct operation *op, size_t *fresh)
 {
-	size_t fresh = 0;
-
+	*fresh = 0;
 	for (size_t i = 0; i < op->work_count; i++) {
 		struct work *w = &op->works[i];
 		int err;
@@ -81,27 +70,65 @@ static int place_all(struct operation *op)
 			.blocks = w->blocks,
 			.count = w->host_count,
 			.secured = true};
-		err = w->host_count ? backup_place(&w->job, &fresh) : STAYPUT_OK;
+		err = w->host_count ? backup_place(&w->job, fresh) : STAYPUT_OK;
 		if (err != STAYPUT_OK) {
 			unplace_all(op, i);
 			return err;
 		}
 	}
-	if (hostpool_has_room(fresh))
-		return STAYPUT_OK;
-	unplace_all(op, op->work_count);
-	return STAYPUT_ERR_HOST_MEMORY;
+	return STAYPUT_OK;
 }
 
-/* Backups of active memory are only there to save copies: they go when room is short. */
+/* Idle memory in which there was no place goes first, so that there is not twice as much
+ * after a while as is needed. */
+static void give_back_for(size_t fresh)
+{
+	size_t total;
+
+	lock_take();
+	total = fresh && hostpool_idle_locked() ? hostpool_total_locked() : 0;
+	lock_drop();
+	if (total > 0)
+		hostpool_trim(total > fresh ? total - fresh : 0);
+}
+
+static void note_booking(struct operation *op)
+{
+	for (size_t i = 0; i < op->work_count; i++)
+		op->works[i].job.booked = op->works[i].job.fresh_bytes;
+}
+
+/* Backups of active memory are only there to save copies: they go when room is short and
+ * that helps. */
 static int find_room(struct operation *op)
 {
-	int err = place_all(op);
+	size_t fresh, lacking, total;
+	int err = place_all(op, &fresh);
 
-	if (err == STAYPUT_OK)
+	if (err != STAYPUT_OK)
 		return err;
-	backup_trim(0);
-	return place_all(op);
+	give_back_for(fresh);
+	lacking = hostpool_book(fresh);
+	if (lacking == 0) {
+		note_booking(op);
+		return STAYPUT_OK;
+	}
+	unplace_all(op, op->work_count);
+	if (lacking > backup_droppable())
+		return STAYPUT_ERR_HOST_MEMORY;
+	lock_take();
+	total = hostpool_total_locked();
+	lock_drop();
+	backup_trim(total > lacking ? total - lacking : 0);
+	err = place_all(op, &fresh);
+	if (err != STAYPUT_OK)
+		return err;
+	if (hostpool_book(fresh) > 0) {
+		unplace_all(op, op->work_count);
+		return STAYPUT_ERR_HOST_MEMORY;
+	}
+	note_booking(op);
+	return STAYPUT_OK;
 }
 
 /* Unmaps and releases blocks [first, end). What cannot be unmapped stays as it is. */
@@ -117,17 +144,20 @@ static CUresult release_blocks(struct work *w, size_t first, size_t end)
 	return err;
 }
 
-static int say_partly(const struct work *w, const char *call, CUresult err)
+/* Adds to the sentence what has become of the blocks. */
+static void say_what_is_paused(const struct work *w, int err)
 {
+	char sentence[WORK_SENTENCE];
 	size_t paused = 0;
 
 	for (size_t i = 0; i < w->count; i++)
 		paused += !w->blocks[i]->mapped;
-	return error_set(STAYPUT_ERR_DRIVER,
-		"%s failed with %s (%d) on device %d: %zu blocks are paused with good "
-		"backups, %zu are active still",
-		call, error_cuda_name(err), (int)err, w->device->ordinal, paused,
-		w->count - paused);
+	error_save(sentence, sizeof sentence);
+	error_set(err,
+		"%.700s; on device %d, %zu blocks are paused, their contents safe, and "
+		"%zu "
+		"are active still (stayput_query() says which)",
+		sentence, w->device->ordinal, paused, w->count - paused);
 }
 
 /* What has been copied, and with it a few of those that need no copy: little enough that
@@ -155,7 +185,7 @@ static int release_some(struct work *w, bool all)
 		err = release_blocks(w, other, other + n);
 		w->released += n;
 	}
-	return err == CUDA_SUCCESS ? STAYPUT_OK : say_partly(w, call, err);
+	return err == CUDA_SUCCESS ? STAYPUT_OK : error_driver(call, err, "");
 }
 
 /* Memory that somebody else holds a handle to is not free yet. What others allocate at
@@ -229,6 +259,8 @@ static int save_and_release(struct work *w)
 		err = release_some(w, true);
 	if (err != STAYPUT_OK)
 		operation_fail(w->operation);
+	if (err != STAYPUT_OK && w->releasing)
+		say_what_is_paused(w, err);
 	if (w->host_count)
 		clock_add(&w->report.seconds_copy, start);
 	backup_close(&w->job);
@@ -241,6 +273,11 @@ static void add_job_report(struct work *w)
 	w->report.bytes_unchanged = w->job.bytes_unchanged;
 	w->report.seconds_pin = w->job.seconds_pin;
 	w->report.seconds_digest = w->job.seconds_digest;
+	/* What is left of the time are copies, and waiting for them. */
+	w->report.seconds_copy -=
+		w->job.seconds_pin + w->job.seconds_digest + w->report.seconds_unmap;
+	if (w->report.seconds_copy < 0 || w->host_count == 0)
+		w->report.seconds_copy = 0;
 }
 
 static int pause_work(struct work *w)
@@ -279,7 +316,7 @@ static int fill_all(struct operation *op)
 
 int pause_run(struct operation *op)
 {
-	int err = check_supported(op);
+	int err = operation_check_supported(op);
 
 	if (err != STAYPUT_OK)
 		return err;
@@ -288,6 +325,7 @@ int pause_run(struct operation *op)
 	if (op->work_count == 0)
 		return STAYPUT_OK;
 	err = synchronize_all(op);
+	op->failed = false;
 	if (err == STAYPUT_OK)
 		err = find_room(op);
 	if (err == STAYPUT_OK)

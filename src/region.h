@@ -34,6 +34,7 @@ struct region {
 	bool operating;   /* a pause or resume is under way */
 	bool unsupported; /* some of it had to be native: a device without VMM */
 	bool was_used;    /* something has been allocated */
+	bool reserved;    /* host memory was asked for ahead of need */
 	bool told_empty;  /* the log has said that nothing is in it */
 	uint64_t bytes_active, bytes_paused, bytes_kept; /* as asked for */
 	uint64_t count_active, count_paused, count_kept;

@@ -274,6 +274,9 @@ void release_device(CUdevice ordinal)
 	device_synchronize(dev);
 	release_all(dev, NULL);
 	unreserve_spans(dev);
+	lock_take();
+	hostpool_settle_locked(dev);
+	lock_drop();
 	hostpool_trim_device(dev, 0);
 	lock_take();
 	digest_unload_locked(dev);
@@ -287,5 +290,8 @@ void release_context(CUcontext ctx)
 		return;
 	device_synchronize_context(ctx);
 	release_all(NULL, ctx);
+	/* Host memory that was pinned in it is not any more. */
+	hostpool_trim(0);
+	digest_unload_context(ctx);
 	device_forget_context(ctx);
 }

@@ -192,7 +192,8 @@ static CUresult filler_end(struct filler *f, bool abandoned)
 	return f->err;
 }
 
-/* Ends the copies, then takes all memory away again. */
+/* Ends the copies, then takes all memory away again. What the driver does not let go
+ * stays mapped, and the block paused: its contents are not in place. */
 static void take_back(struct work *w, size_t count)
 {
 	transfer_close(&w->job.transfer);
@@ -232,6 +233,8 @@ static CUresult try_to_map(struct work *w, const char **call)
 	size_t mapped;
 	CUresult err, filled;
 
+	w->job.bytes_copied = 0;
+	w->report.bytes_zeroed = 0;
 	*call = "cuStreamCreate";
 	err = transfer_open(&w->job.transfer);
 	if (err != CUDA_SUCCESS)
@@ -290,15 +293,28 @@ static int say_failed(const struct work *w, const char *call, CUresult err)
 	return error_driver(call, err, "; all is paused still, backups are good");
 }
 
+/* An earlier resume may have failed to take memory back. */
+static CUresult unmap_leftovers(struct work *w)
+{
+	CUresult err = CUDA_SUCCESS;
+
+	for (size_t i = 0; i < w->count && err == CUDA_SUCCESS; i++)
+		if (w->blocks[i]->mapped)
+			err = block_unmap(w->blocks[i]);
+	return err;
+}
+
 static int bring_back(struct work *w)
 {
-	const char *call = "cuMemCreate";
+	const char *call = "cuMemUnmap";
 	CUresult result;
 	int err = work_enter(w);
 
 	if (err != STAYPUT_OK)
 		return err;
-	result = map_until(w, &call);
+	result = unmap_leftovers(w);
+	if (result == CUDA_SUCCESS)
+		result = map_until(w, &call);
 	if (result == CUDA_SUCCESS)
 		w->report.bytes_restored = sum_sizes(w->blocks, w->count);
 	else
@@ -330,10 +346,12 @@ static int wait_for_contents(struct work *w)
 
 static int take_back_if_mapped(struct work *w)
 {
-	if (w->report.bytes_restored > 0 && device_enter(w->device) == CUDA_SUCCESS) {
+	bool entered = device_enter(w->device) == CUDA_SUCCESS;
+
+	if (w->report.bytes_restored > 0)
 		take_back(w, w->count);
+	if (entered)
 		device_leave();
-	}
 	return STAYPUT_OK;
 }
 
@@ -354,7 +372,8 @@ int resume_run(struct operation *op, double deadline)
 	err = work_run_all(op, bring_back);
 	if (err == STAYPUT_OK)
 		err = work_run_all(op, wait_for_contents);
-	if (err == STAYPUT_OK)
+	op->resumed = err == STAYPUT_OK;
+	if (op->resumed)
 		return STAYPUT_OK;
 	error_save(sentence, sizeof sentence);
 	work_run_all(op, take_back_if_mapped);

@@ -37,7 +37,7 @@ CUresult transfer_close(struct transfer *t)
 	err = device_wait_stream(t->stream);
 	destroy_events(t->marks, TRANSFER_WINDOW);
 	destroy_events(t->staged, 2);
-	if (t->staging)
+	if (t->staging && err == CUDA_SUCCESS)
 		driver()->cuMemFreeHost(t->staging);
 	driver()->cuStreamDestroy_v2(t->stream);
 	*t = (struct transfer){.stream = NULL};

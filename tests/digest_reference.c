@@ -5,6 +5,8 @@
 
 #include "digest_constants.h"
 
+#define DIGEST_HIGH(a, b) ((uint64_t)(((unsigned __int128)(a) * (b)) >> 64))
+
 struct digest digest_reference(const void *piece)
 {
 	struct digest sum = {0, 0};
