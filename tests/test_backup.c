@@ -64,6 +64,33 @@ static void the_digest_depends_on_every_bit_and_its_place(void)
 	CHECK_EQ(digest_reference(piece).a, zero.a);
 }
 
+static void flip(unsigned char *piece, size_t at, int count, const size_t *offsets)
+{
+	for (int i = 0; i < count; i++)
+		piece[at + offsets[i]] ^= 0x80;
+}
+
+/* Changes of topmost bits in neighbouring words, as sign flips of floats are. */
+static void the_digest_sees_several_signs_change(void)
+{
+	static const size_t patterns[][3] = {{7, 11, 4096 + 7}, {15, 4096 + 3, 4096 + 15},
+		{7, 4096 + 7, 8192 + 7}, {7, 15, 4096 + 7}, {3, 7, 11}};
+	static unsigned char piece[DIGEST_PIECE];
+	struct digest before, after;
+
+	for (size_t i = 0; i < DIGEST_PIECE; i++)
+		piece[i] = pattern_at(i, 77);
+	before = digest_reference(piece);
+	for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+		for (size_t at = 0; at < DIGEST_PIECE - 16384; at += 16 * 9973) {
+			flip(piece, at, 3, patterns[p]);
+			after = digest_reference(piece);
+			CHECK(after.a != before.a);
+			CHECK(after.b != before.b);
+			flip(piece, at, 3, patterns[p]);
+		}
+}
+
 static void unchanged_memory_is_not_copied_again(void)
 {
 	char *p = region_malloc("w", STAYPUT_HOST, 20 * MIB);
@@ -275,6 +302,99 @@ static void a_pause_right_after_reserving_waits_for_the_memory(void)
 	CHECK_EQ(wrong_bytes(p, 200 * MIB, 1), 0);
 }
 
+static void reserving_again_pins_nothing_more(void)
+{
+	region_malloc("a", STAYPUT_HOST, 100 * MIB);
+	region_malloc("b", STAYPUT_HOST, 50 * MIB);
+	for (int i = 0; i < 3; i++)
+		OK(stayput_host_reserve("a"));
+	while (host_bytes("host_bytes_idle") < 100 * MIB)
+		sched_yield();
+	CHECK_EQ(host_bytes("host_bytes"), 100 * MIB);
+	OK(stayput_host_reserve("b"));
+	while (host_bytes("host_bytes_idle") < 150 * MIB)
+		sched_yield();
+	CHECK_EQ(host_bytes("host_bytes"), 150 * MIB);
+}
+
+static void the_limit_counts_what_is_on_its_way(void)
+{
+	setenv("STAYPUT_HOST_LIMIT", "120MiB", 1);
+	region_malloc("a", STAYPUT_HOST, 100 * MIB);
+	region_malloc("b", STAYPUT_HOST, 100 * MIB);
+	OK(stayput_host_reserve("a"));
+	CHECK_EQ(stayput_host_reserve("b"), STAYPUT_ERR_HOST_MEMORY);
+	CHECK(host_bytes("host_bytes") <= 120 * MIB);
+}
+
+static void discarded_contents_have_no_claim_to_host_memory(void)
+{
+	struct stayput_options options = {
+		.struct_size = sizeof options, .policy = STAYPUT_DISCARD};
+
+	region_malloc("w", STAYPUT_HOST, 100 * MIB);
+	pause_report();
+	resume_report();
+	OK(stayput_pause_ex(NULL, 0, &options, NULL));
+	OK(stayput_host_trim(0));
+	CHECK_EQ(host_bytes("host_bytes"), 0);
+	resume_report();
+}
+
+static void trim_goes_below_the_pieces_that_backups_share(void)
+{
+	region_malloc("w", STAYPUT_HOST, 30 * MIB);
+	region_malloc("w", STAYPUT_HOST, 30 * MIB);
+	pause_report();
+	resume_report();
+	OK(stayput_host_trim(40 * MIB));
+	CHECK(host_bytes("host_bytes") <= 40 * MIB);
+}
+
+static void a_refused_pause_costs_others_nothing(void)
+{
+	setenv("STAYPUT_HOST_LIMIT", "120MiB", 1);
+	region_malloc("small", STAYPUT_HOST, 20 * MIB);
+	region_malloc("huge", STAYPUT_HOST, 200 * MIB);
+	OK(stayput_pause("small"));
+	OK(stayput_resume("small"));
+	CHECK_EQ(stayput_pause("huge"), STAYPUT_ERR_HOST_MEMORY);
+	CHECK_EQ(region_info("small").bytes_backup, 20 * MIB);
+	CHECK_EQ(host_bytes("host_bytes"), 20 * MIB);
+}
+
+/* Places of later blocks lie below those of earlier ones, in holes that a trim has left. */
+static void places_in_holes_are_waited_for(void)
+{
+	static const size_t sizes[] = {44 * MIB, 40 * MIB, 40 * MIB};
+	char *h[2], *c[3];
+
+	setenv("STAYPUT_THREADS", "1", 1);
+	setenv("FAKECUDA_JIT", "0", 1);
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < 2; i++) {
+			h[i] = region_malloc("hole", STAYPUT_HOST, 40 * MIB);
+			OK(stayput_pause("hole"));
+			write_pattern(region_malloc("wall", STAYPUT_HOST, 4 * MIB), 4, 1);
+			OK(stayput_pause("wall"));
+		}
+		OK(stayput_resume("hole"));
+		OK(stayput_host_trim(0));
+		CUDA(cudaFree(h[0]));
+		CUDA(cudaFree(h[1]));
+		for (int i = 0; i < 3; i++) {
+			c[i] = region_malloc("c", STAYPUT_HOST, sizes[i]);
+			write_pattern(c[i], sizes[i], i);
+		}
+		OK(stayput_pause("c"));
+		OK(stayput_resume("c"));
+		for (int i = 0; i < 3; i++) {
+			CHECK_EQ(wrong_bytes(c[i], sizes[i], i), 0);
+			CUDA(cudaFree(c[i]));
+		}
+	}
+}
+
 static void backups_of_active_memory_make_room_for_others(void)
 {
 	char *a, *b;
@@ -436,6 +556,23 @@ static void a_create_that_fails_leaves_all_paused(void)
 	CHECK_EQ(faults(), 0);
 }
 
+static void a_resume_that_cannot_be_taken_back_leaves_all_paused(void)
+{
+	char *p[BLOCKS];
+
+	make_blocks(p);
+	pause_report();
+	fakecuda_fail("cuMemCreate:6:OUT_OF_MEMORY;cuMemUnmap:*:UNKNOWN");
+	CHECK_EQ(stayput_resume(NULL), STAYPUT_ERR_DEVICE_MEMORY);
+	CHECK_EQ(region_info("w").count_paused, BLOCKS);
+	CHECK_EQ(stayput_resume(NULL), STAYPUT_ERR_DRIVER);
+	CHECK_EQ(region_info("w").count_paused, BLOCKS);
+	fakecuda_fail(NULL);
+	resume_report();
+	check_blocks(p);
+	CHECK_EQ(device_used(0), BLOCKS * 20 * MIB);
+}
+
 enum { SLOTS = 40 };
 
 struct slot {
@@ -505,6 +642,7 @@ int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
 		TEST(the_digest_depends_on_every_bit_and_its_place),
+		TEST(the_digest_sees_several_signs_change),
 		TEST(unchanged_memory_is_not_copied_again),
 		TEST(one_changed_byte_copies_its_piece),
 		TEST(memory_allocated_anew_starts_without_a_backup),
@@ -516,11 +654,18 @@ int main(int argc, char **argv)
 		TEST(nothing_is_kept_when_the_environment_says_so),
 		TEST(reserved_memory_is_what_the_pause_uses),
 		TEST(a_pause_right_after_reserving_waits_for_the_memory),
+		TEST(reserving_again_pins_nothing_more),
+		TEST(the_limit_counts_what_is_on_its_way),
+		TEST(discarded_contents_have_no_claim_to_host_memory),
+		TEST(trim_goes_below_the_pieces_that_backups_share),
+		TEST(a_refused_pause_costs_others_nothing),
+		TEST(places_in_holes_are_waited_for),
 		TEST(backups_of_active_memory_make_room_for_others),
 		TEST(memory_that_cannot_be_pinned_is_used_all_the_same),
 		TEST(the_tightest_limit_counts),
 		TEST(a_copy_that_fails_loses_nothing),
 		TEST(a_create_that_fails_leaves_all_paused),
+		TEST(a_resume_that_cannot_be_taken_back_leaves_all_paused),
 		TEST(random_use_between_pauses_keeps_every_byte),
 	};
 

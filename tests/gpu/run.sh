@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD [PART...] - what only a GPU can show, on this machine's. Needs nvcc and a
-# shared libcudart; BUILD holds libstayput.so. Parts, all by default: main soak overhead
-# bench graph. bench.json goes to $OUT.
+# shared libcudart; BUILD holds libstayput.so. Parts, all by default: digest main soak
+# overhead bench graph. bench.json goes to $OUT.
 set -u
 build=$(cd "$1" && pwd) || exit
 shift
@@ -23,6 +23,13 @@ compile_c() { # NAME
 		-lcudart -L"$cuda/lib64/stubs" -L"$cuda/lib/stubs" -lcuda
 }
 
+digest() {
+	cc -c -O2 -std=gnu11 -I"$root/src" -isystem "$cuda/include" -o "$work/reference.o" \
+		"$root/tests/digest_reference.c" &&
+		"$cuda/bin/nvcc" -arch=native -I"$root/src" -I"$root/tests" \
+			-o "$work/digest" "$root/tests/gpu/digest.cu" "$work/reference.o" \
+			-L"$cuda/lib64/stubs" -L"$cuda/lib/stubs" -lcuda && "$work/digest"
+}
 main() {
 	compile_cu main_job && LD_PRELOAD=$preload "$work/main_job"
 }
@@ -45,7 +52,7 @@ graph() {
 	LD_PRELOAD=$preload python3 "$root/examples/cuda_graph.py" --gib 72 --cycles 20
 }
 
-[ $# -gt 0 ] || set -- main soak overhead bench graph
+[ $# -gt 0 ] || set -- digest main soak overhead bench graph
 failed=
 for part; do
 	echo "== $part"
