@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * On all devices at once: one thread creates and maps memory, batch by batch, another
- * fills what has been mapped. Backups stay until every device has made it, so that
- * whatever fails can be taken back.
+ * On all devices at once, batch by batch: memory is created and mapped ahead of the copies
+ * that fill it. Backups stay until every device has made it, so that whatever fails can be
+ * taken back.
  */
 #include "resume.h"
 
@@ -22,9 +22,8 @@
 
 enum {
 	RETRY_MS = 20,
-	MAP_BLOCKS = 16, /* mapped at once */
 	BATCH_BLOCKS = 32,
-	BATCH_BYTES = 32 << 20, /* copied at once */
+	BATCH_BYTES = 32 << 20, /* mapped and copied at once */
 };
 
 static uint64_t sum_sizes(struct block *const *blocks, size_t count)
@@ -101,95 +100,13 @@ static CUresult fill_batch(struct work *w, size_t first, size_t count)
 	return err == CUDA_SUCCESS ? transfer_mark(&w->job.transfer) : err;
 }
 
-/* A thread that fills what has been mapped: the driver's lock, which mapping waits for
- * when several devices do it, must not hold up the copies. */
-struct filler {
-	struct work *work;
-	pthread_t thread;
-	bool started;
-	pthread_mutex_t mutex; /* guards the rest */
-	pthread_cond_t changed;
-	size_t mapped; /* blocks, from the first, that may be filled */
-	bool ended;    /* no more will be mapped */
-	bool abandoned;
-	CUresult err;
-};
-
-/* The blocks to fill next, from `first`; 0 when there are none and will be none. */
-static size_t next_to_fill(struct filler *f, size_t first)
+static size_t batch_size(const struct work *w, size_t first)
 {
 	size_t bytes = 0, n = 0;
 
-	pthread_mutex_lock(&f->mutex);
-	while (f->mapped == first && !f->ended)
-		pthread_cond_wait(&f->changed, &f->mutex);
-	while (!f->abandoned && first + n < f->mapped && n < BATCH_BLOCKS &&
-		bytes < BATCH_BYTES)
-		bytes += f->work->blocks[first + n++]->size;
-	pthread_mutex_unlock(&f->mutex);
+	while (first + n < w->count && n < BATCH_BLOCKS && bytes < BATCH_BYTES)
+		bytes += w->blocks[first + n++]->size;
 	return n;
-}
-
-static void *fill_mapped(void *argument)
-{
-	struct filler *f = argument;
-	CUresult err = device_enter(f->work->device);
-	bool entered = err == CUDA_SUCCESS;
-	size_t first = 0, n;
-
-	while (err == CUDA_SUCCESS && (n = next_to_fill(f, first)) > 0) {
-		err = fill_batch(f->work, first, n);
-		first += n;
-	}
-	if (entered)
-		device_leave();
-	pthread_mutex_lock(&f->mutex);
-	f->err = err;
-	pthread_mutex_unlock(&f->mutex);
-	return NULL;
-}
-
-/* With several devices, cuMemSetAccess waits for the copies of its device while it keeps
- * the driver's lock from the others: then everything is mapped first, and no thread
- * started. */
-static void filler_start(struct filler *f, struct work *w)
-{
-	*f = (struct filler){.work = w};
-	pthread_mutex_init(&f->mutex, NULL);
-	pthread_cond_init(&f->changed, NULL);
-	f->started = w->operation->work_count == 1 &&
-		     pthread_create(&f->thread, NULL, fill_mapped, f) == 0;
-}
-
-/* Blocks up to `mapped` may be filled. Returns what has become of filling so far. */
-static CUresult filler_go_on(struct filler *f, size_t mapped)
-{
-	CUresult err;
-
-	pthread_mutex_lock(&f->mutex);
-	f->mapped = mapped;
-	err = f->err;
-	pthread_cond_signal(&f->changed);
-	pthread_mutex_unlock(&f->mutex);
-	return err;
-}
-
-/* Waits until all that was mapped has been begun to fill, or what is being filled when
- * that is of no use any more. Without a thread it is done here and now. */
-static CUresult filler_end(struct filler *f, bool abandoned)
-{
-	pthread_mutex_lock(&f->mutex);
-	f->ended = true;
-	f->abandoned = abandoned;
-	pthread_cond_signal(&f->changed);
-	pthread_mutex_unlock(&f->mutex);
-	if (f->started)
-		pthread_join(f->thread, NULL);
-	else
-		fill_mapped(f);
-	pthread_mutex_destroy(&f->mutex);
-	pthread_cond_destroy(&f->changed);
-	return f->err;
 }
 
 /* Ends the copies, then takes all memory away again. What the driver does not let go
@@ -201,37 +118,47 @@ static void take_back(struct work *w, size_t count)
 	w->report.bytes_restored = 0;
 }
 
-/* Maps batch after batch, larger ones as it goes on: the first copy begins at once. */
-static CUresult map_blocks(
-	struct work *w, struct filler *f, size_t *mapped, const char **call)
+/* Goes through all blocks, batch by batch: maps them, or fills them, or both. *mapped grows
+ * by what has been mapped. */
+static CUresult go_through(
+	struct work *w, bool map, bool fill, size_t *mapped, const char **call)
 {
 	CUresult err = CUDA_SUCCESS;
 	size_t n;
 
-	*mapped = 0;
-	for (size_t most = 1; *mapped < w->count && err == CUDA_SUCCESS;
-		most = most < MAP_BLOCKS ? 2 * most : MAP_BLOCKS) {
-		n = w->count - *mapped < most ? w->count - *mapped : most;
-		err = map_batch(w, *mapped, n, call);
-		if (err != CUDA_SUCCESS)
-			break;
-		*mapped += n;
-		*call = "copying from the host";
-		err = filler_go_on(f, *mapped);
+	for (size_t first = 0; first < w->count && err == CUDA_SUCCESS; first += n) {
+		n = batch_size(w, first);
+		if (map) {
+			err = map_batch(w, first, n, call);
+			*mapped += err == CUDA_SUCCESS ? n : 0;
+		}
+		if (fill && err == CUDA_SUCCESS) {
+			*call = "copying from the host";
+			err = fill_batch(w, first, n);
+		}
 	}
 	return err;
 }
 
-/* Whose mapping it is, where devices map one after another: the first can copy while the
- * next one maps. */
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+/* cuMemSetAccess may wait for the copies of its device while it keeps the driver's lock from
+ * the others. So several devices map everything first, one after another: the first copies
+ * while the next one maps. */
+static CUresult map_in_turn(struct work *w, size_t *mapped, const char **call)
+{
+	static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+	CUresult err;
+
+	pthread_mutex_lock(&turn);
+	err = go_through(w, true, false, mapped, call);
+	pthread_mutex_unlock(&turn);
+	return err == CUDA_SUCCESS ? go_through(w, false, true, mapped, call) : err;
+}
 
 /* All blocks once: on an error what was got is given back. */
 static CUresult try_to_map(struct work *w, const char **call)
 {
-	struct filler f;
-	size_t mapped;
-	CUresult err, filled;
+	size_t mapped = 0;
+	CUresult err;
 
 	w->job.bytes_copied = 0;
 	w->report.bytes_zeroed = 0;
@@ -239,15 +166,10 @@ static CUresult try_to_map(struct work *w, const char **call)
 	err = transfer_open(&w->job.transfer);
 	if (err != CUDA_SUCCESS)
 		return err;
-	filler_start(&f, w);
-	if (!f.started)
-		pthread_mutex_lock(&turn);
-	err = map_blocks(w, &f, &mapped, call);
-	if (!f.started)
-		pthread_mutex_unlock(&turn);
-	filled = filler_end(&f, err != CUDA_SUCCESS);
-	if (err == CUDA_SUCCESS)
-		err = filled;
+	if (w->operation->work_count == 1)
+		err = go_through(w, true, true, &mapped, call);
+	else
+		err = map_in_turn(w, &mapped, call);
 	if (err != CUDA_SUCCESS)
 		take_back(w, mapped);
 	return err;
