@@ -3,10 +3,10 @@
  * Lookups by name, answered with our hooks: how programs with a static runtime, and those
  * that open the driver themselves, reach us. In libstayput-deep.so only.
  *
- * The real lookup always comes first, and its status, errors and NULLs stay. What it found
- * is replaced when it is one of CUDA's own functions that we stand in front of, in the
- * same version and stream flavour. Nothing here may allocate, lock or log on the way of
- * dlsym(): malloc() itself may be what calls it.
+ * The real lookup always comes first, and its status, errors and NULLs stay. What it
+ * found is replaced when it is one of CUDA's own functions that we stand in front of, in
+ * the same version and stream flavour. Nothing here may allocate, lock or log on the way
+ * of dlsym(): malloc() itself may be what calls it.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -23,8 +23,8 @@
 #undef cuGetProcAddress
 #if CUDA_VERSION < 12000
 typedef int CUdriverProcAddressQueryResult;
-STAYPUT_HOOK CUresult cuGetProcAddress_v2(const char *, void **, int, cuuint64_t,
-	CUdriverProcAddressQueryResult *);
+STAYPUT_HOOK CUresult cuGetProcAddress_v2(
+	const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
 #endif
 STAYPUT_HOOK CUresult cuGetProcAddress(const char *, void **, int, cuuint64_t);
 
@@ -178,14 +178,23 @@ static bool is_first_runtime(const char *path)
 	return first && strcmp(first, path) == 0;
 }
 
-static bool is_of_cuda(void *function)
+static const char *file_of(void *code)
 {
 	Dl_info info;
 
-	if (!dladdr(function, &info) || !info.dli_fname)
-		return false;
-	return begins(file_name(info.dli_fname), "libcuda.so") ||
-	       (is_runtime(info.dli_fname) && is_first_runtime(info.dli_fname));
+	return dladdr(code, &info) && info.dli_fname ? info.dli_fname : "";
+}
+
+static bool is_driver(const char *path)
+{
+	return begins(file_name(path), "libcuda.so");
+}
+
+static bool is_of_cuda(void *function)
+{
+	const char *path = file_of(function);
+
+	return is_driver(path) || (is_runtime(path) && is_first_runtime(path));
 }
 
 void *hook_dlsym(void *handle, const char *name)
@@ -193,7 +202,12 @@ void *hook_dlsym(void *handle, const char *name)
 	void *found = dl_symbol(handle, name);
 	void *hook = found ? lookup_hook(name) : NULL;
 
-	return hook && is_of_cuda(found) ? hook : found;
+	/* Under WSL libcuda.so.1 is a stub that looks up what it stands for: a hook would
+	 * send it on to itself. */
+	if (!hook || !is_of_cuda(found) ||
+		is_driver(file_of(__builtin_return_address(0))))
+		return found;
+	return hook;
 }
 
 /* A newer form than the table knows, or an interposer's function, is not what the row
@@ -214,8 +228,8 @@ STAYPUT_HOOK CUresult cuGetProcAddress(
 	const char *name, void **function, int version, cuuint64_t flags)
 {
 	typeof(&cuGetProcAddress) real = REAL(cuGetProcAddress);
-	CUresult err = real ? real(name, function, version, flags)
-			    : CUDA_ERROR_NOT_INITIALIZED;
+	CUresult err =
+		real ? real(name, function, version, flags) : CUDA_ERROR_NOT_INITIALIZED;
 
 	if (err == CUDA_SUCCESS)
 		replace(name, function, version, flags);
@@ -253,8 +267,8 @@ STAYPUT_HOOK cudaError_t cudaGetDriverEntryPoint(
 	const char *name, void **function, unsigned long long flags, void *status)
 {
 	typeof(&cudaGetDriverEntryPoint) real = REAL(cudaGetDriverEntryPoint);
-	cudaError_t err = real ? real(name, function, flags, status)
-			       : cudaErrorInitializationError;
+	cudaError_t err =
+		real ? real(name, function, flags, status) : cudaErrorInitializationError;
 
 	if (err == cudaSuccess)
 		replace(name, function, runtime_version(__builtin_return_address(0)),
@@ -266,8 +280,8 @@ STAYPUT_HOOK cudaError_t cudaGetDriverEntryPoint_ptsz(
 	const char *name, void **function, unsigned long long flags, void *status)
 {
 	typeof(&cudaGetDriverEntryPoint_ptsz) real = REAL(cudaGetDriverEntryPoint_ptsz);
-	cudaError_t err = real ? real(name, function, flags, status)
-			       : cudaErrorInitializationError;
+	cudaError_t err =
+		real ? real(name, function, flags, status) : cudaErrorInitializationError;
 
 	if (err == cudaSuccess)
 		replace(name, function, runtime_version(__builtin_return_address(0)),

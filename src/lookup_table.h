@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Made by make_lookup_table.py: not to be edited. */
+/* clang-format off */
 
 /* Every name that has a hook. */
 LOOKUP_NAME(cudaMalloc)

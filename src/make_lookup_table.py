@@ -48,6 +48,7 @@ def main():
         sys.exit("no type for " + ", ".join(lost))
     print("/* SPDX-License-Identifier: Apache-2.0 */")
     print("/* Made by make_lookup_table.py: not to be edited. */")
+    print("/* clang-format off */")
     print("\n/* Every name that has a hook. */")
     for name in names:
         print(f"LOOKUP_NAME({name})")

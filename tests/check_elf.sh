@@ -52,6 +52,9 @@ check no_object_calls_a_cuda_function_by_name "$(for object; do
 		grep -E ' (cu|cuda)[A-Z]' | sed "s|^|${object##*/}: |"
 done)"
 
+# In the library that overrides dlsym(), it would be answered with our own hooks.
+check no_object_calls_dlsym_by_name "$(nm -A --undefined-only "$@" | grep ' U dlsym$')"
+
 check everything_is_bound_at_load "$(echo "$dynamic" |
 	grep -Eq 'BIND_NOW|FLAGS_1.*NOW' || echo 'BIND_NOW is missing')"
 

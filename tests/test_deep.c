@@ -87,6 +87,23 @@ static void dlsym_finds_hooks_of_exactly_that_name(void)
 	look_up("find_by_handle");
 }
 
+static void dlsym_leaves_other_libraries_alone(void)
+{
+	look_up("leave_other_libraries_alone");
+}
+
+/* It would be sent on from the hook to itself. */
+static void dlsym_answers_the_driver_itself_with_its_own(void)
+{
+	look_up("answer_the_driver_itself");
+}
+
+static void answers_of_another_preload_stay(void)
+{
+	expect(run(
+		"stayput-deep answer", "deep_lookup", "leave_answers_of_others_alone"));
+}
+
 static void dlsym_leaves_a_second_runtime_alone(void)
 {
 	look_up("leave_second_runtime_alone");
@@ -166,6 +183,9 @@ int main(int argc, char **argv)
 		TEST(captures_are_seen_once),
 		TEST(a_reset_takes_region_memory_along),
 		TEST(dlsym_finds_hooks_of_exactly_that_name),
+		TEST(dlsym_leaves_other_libraries_alone),
+		TEST(dlsym_answers_the_driver_itself_with_its_own),
+		TEST(answers_of_another_preload_stay),
 		TEST(dlsym_leaves_a_second_runtime_alone),
 		TEST(every_form_of_a_driver_function_is_found),
 		TEST(every_row_of_the_table_finds_its_hook),

@@ -8,7 +8,7 @@ DEEP_AGAIN := $(patsubst %,$(B)/test_%_deep,region pause threads)
 
 deep: loading $(B)/libstayput-deep.so $(B)/test_deep $(B)/test_loading_deep $(DEEP_AGAIN) \
 	$(LOADING)/deep_static $(LOADING)/deep_shared $(LOADING)/deep_lookup \
-	$(LOADING)/libmallocs.so
+	$(LOADING)/libmallocs.so $(LOADING)/libanswer.so $(LOADING)/libcuda.so.stub
 
 $(B)/test_deep: tests/test_deep.c | $(FAKE)
 	$(LOADING_CC) -o $@ $< -ldl $(LDFLAGS)
@@ -28,6 +28,12 @@ $(LOADING)/deep_shared: $(DEEP_SRC)/program.c $(FAKE)/libcudart.so.13 | $(LOADIN
 
 $(LOADING)/deep_lookup: $(DEEP_SRC)/lookup.c | $(LOADING)
 	$(LOADING_CC) -o $@ $< -ldl $(LDFLAGS)
+
+$(LOADING)/libanswer.so: $(DEEP_SRC)/answer.c | $(LOADING)
+	$(LOADING_SO) -o $@ $< $(LDFLAGS)
+
+$(LOADING)/libcuda.so.stub: $(DEEP_SRC)/stub.c | $(LOADING)
+	$(LOADING_SO) -o $@ $< -ldl $(LDFLAGS)
 
 # The compiler would take a malloc() that is called like this for its own.
 $(LOADING)/libmallocs.so: $(DEEP_SRC)/mallocs.c | $(LOADING)

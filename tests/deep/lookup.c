@@ -65,20 +65,15 @@ static const char *file_of(void *function)
 	return slash ? slash + 1 : info.dli_fname;
 }
 
-static bool is_hooked(const char *name)
-{
-	for (size_t i = 0; i < COUNT(hooked_names); i++)
-		if (strcmp(hooked_names[i], name) == 0)
-			return true;
-	return false;
-}
-
-/* It is the function of exactly that name: ours where we have one, else the library's. */
+/* It is the function of exactly that name: ours where we export one, else the library's.
+ * Nothing of CUDA but our exports is in the global scope here. */
 static void expect(void *function, void *library, const char *name)
 {
-	if (is_hooked(name)) {
-		CHECK_HAS(file_of(function), "libstayput-deep.so");
-		CHECK(function == dlsym(RTLD_DEFAULT, name));
+	void *ours = dlsym(RTLD_DEFAULT, name);
+
+	if (ours) {
+		CHECK_HAS(file_of(ours), "libstayput-deep.so");
+		CHECK(function == ours);
 	} else {
 		CHECK_HAS(file_of(function), "libcuda");
 		CHECK(function == dlsym(library, name));
@@ -103,6 +98,37 @@ static void find_by_handle(void)
 	CHECK_HAS(file_of(dlsym(driver, "cuStreamBeginCapture")), "libcuda.so");
 }
 
+/* What is called like a function of CUDA's and is somebody else's. */
+static void leave_other_libraries_alone(void)
+{
+	void *shim = open_library("libshim.so");
+
+	CHECK_HAS(file_of(dlsym(shim, "cudaMalloc")), "libshim.so");
+	CHECK_HAS(file_of(dlsym(shim, "cudaFree")), "libshim.so");
+}
+
+static void answer_the_driver_itself(void)
+{
+	void *driver = open_library("libcuda.so.1");
+	void *(*look_up)(void *, const char *) = (void *(*)(void *, const char *))symbol(
+		open_library("libcuda.so.stub"), "stub_look_up");
+
+	CHECK_HAS(file_of(look_up(driver, "cuMemAlloc_v2")), "libcuda.so.1");
+	expect(dlsym(driver, "cuMemAlloc_v2"), driver, "cuMemAlloc_v2");
+}
+
+/* libanswer is preloaded too. */
+static void leave_answers_of_others_alone(void)
+{
+	look_up_v2 *look_up =
+		(look_up_v2 *)symbol(open_library("libcuda.so.1"), "cuGetProcAddress_v2");
+	void *function = NULL;
+
+	CHECK_HAS(file_of((void *)look_up), "libstayput-deep.so");
+	CHECK_EQ(look_up("cuMemAlloc", &function, 12000, 0, NULL), 0);
+	CHECK_HAS(file_of(function), "libanswer.so");
+}
+
 /* The second one's functions cannot be told from the first one's in the hook. */
 static void leave_second_runtime_alone(void)
 {
@@ -121,8 +147,8 @@ static void *proc_address(void *driver, const struct row *row, int version)
 	int status = -1;
 
 	CHECK_EQ(v1(row->base, &one, version, row->flavour == PER_THREAD ? 2 : 0), 0);
-	CHECK_EQ(v2(row->base, &two, version, row->flavour == PER_THREAD ? 2 : 0,
-			 &status),
+	CHECK_EQ(
+		v2(row->base, &two, version, row->flavour == PER_THREAD ? 2 : 0, &status),
 		0);
 	CHECK(one == two);
 	CHECK_EQ(status, one ? 0 : 2);
@@ -154,6 +180,9 @@ static void find_every_hook(void)
 	for (size_t i = 0; i < COUNT(hooked); i++) {
 		const struct row *theirs = row_of(hooked[i].symbol);
 
+		/* Older headers lack the newest functions. */
+		if (!theirs && CUDA_VERSION < 12030)
+			continue;
 		CHECK(theirs);
 		CHECK_EQ(hooked[i].since, theirs->since);
 		CHECK_EQ(hooked[i].flavour, theirs->flavour);
@@ -195,8 +224,8 @@ static void find_the_version_asked_for(void)
 	expect_symbol(d, "cuGetProcAddress", 3020, LEGACY, NULL);
 	expect_symbol(d, "cuGetProcAddress", 11030, PER_THREAD, "cuGetProcAddress");
 	expect_symbol(d, "cuGetProcAddress", 12000, LEGACY, "cuGetProcAddress_v2");
-	expect_symbol(d, "cuDevicePrimaryCtxReset", 10020, LEGACY,
-		"cuDevicePrimaryCtxReset");
+	expect_symbol(
+		d, "cuDevicePrimaryCtxReset", 10020, LEGACY, "cuDevicePrimaryCtxReset");
 	expect_symbol(d, "cuDevicePrimaryCtxReset", 12000, LEGACY,
 		"cuDevicePrimaryCtxReset_v2");
 }
@@ -322,7 +351,7 @@ static void tell_one(look_up_v2 *look_up, const char *name, int version, int fla
 
 	printf("%s %d %d: %d, status %d, %s\n", name ? name : "NULL", version, flags,
 		(int)err, status,
-		!function		? "NULL"
+		!function               ? "NULL"
 		: function == (void *)1 ? "unset"
 					: "found");
 	function = (void *)1;
@@ -377,6 +406,9 @@ int main(int argc, char **argv)
 {
 	static const struct job jobs[] = {
 		JOB(find_by_handle),
+		JOB(leave_other_libraries_alone),
+		JOB(answer_the_driver_itself),
+		JOB(leave_answers_of_others_alone),
 		JOB(leave_second_runtime_alone),
 		JOB(find_by_version),
 		JOB(find_every_hook),

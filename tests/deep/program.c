@@ -195,13 +195,13 @@ static cudaStream_t begin_capture(void)
 	return stream;
 }
 
-/* Each capture is seen once: an end, by either library or by the stream's own, ends it. */
+/* Each capture is seen once: an end, by either library or by the stream's own, ends it.
+ */
 static void see_captures_once(void)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-	cudaError_t (*driver_end)(cudaStream_t, cudaGraph_t *) =
-		(cudaError_t(*)(cudaStream_t, cudaGraph_t *))symbol(
-			driver, "cuStreamEndCapture");
+	cudaError_t (*driver_end)(cudaStream_t, cudaGraph_t *) = (cudaError_t(*)(
+		cudaStream_t, cudaGraph_t *))symbol(driver, "cuStreamEndCapture");
 	struct memory m = allocate();
 	cudaStream_t first, second;
 	cudaGraph_t graph;
