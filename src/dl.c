@@ -11,9 +11,10 @@
 #include <gnu/libc-version.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdlib.h>
+#include <string.h>
 
-/* A sanitizer's runtime looks its own functions up here before it can watch ours. */
+/* A sanitizer's runtime looks its own functions up here before it can watch ours, or bear
+ * calls of what it has replaced, such as atoi(). */
 #define UNWATCHED __attribute__((no_sanitize("address"), no_sanitize("thread")))
 
 void *dl_found;
@@ -23,7 +24,7 @@ static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"
 
 UNWATCHED static size_t first_version(void)
 {
-	bool is_old = atoi(gnu_get_libc_version() + sizeof "2." - 1) < 34;
+	bool is_old = strverscmp(gnu_get_libc_version(), "2.34") < 0;
 
 #if defined(__x86_64__)
 	return is_old ? 2 : 0;
