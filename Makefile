@@ -45,7 +45,8 @@ $(B)/libstayput-deep.so: $(OBJ) $(DEEP) $(B)/stayput-deep.map
 	$(CC) $(ALL_CFLAGS) $(LINK_SO) -o $@ $(OBJ) $(DEEP) $(LDFLAGS)
 
 $(B)/stayput-deep.map: src/stayput.map src/lookup.names | $(B)/.gitignore
-	sed -n '/^[a-z]/s/.*/	&;/p' src/lookup.names | sed '/^global:/r /dev/stdin' src/stayput.map >$@
+	sed -n '/^[a-z]/s/.*/	&;/p' src/lookup.names | \
+		sed '/^global:/r /dev/stdin' src/stayput.map >$@
 
 # By hand when a hook is added, since older headers lack newer functions.
 lookup-table:

@@ -42,7 +42,7 @@ LOOKUP_NAME(cudaGetDriverEntryPoint_ptsz)
 LOOKUP_NAME(cudaGetDriverEntryPointByVersion)
 LOOKUP_NAME(cudaGetDriverEntryPointByVersion_ptsz)
 
-/* Of the driver: base name, since which version, flavour, exported symbol. */
+/* Of the driver: base name, version that brought it, flavour, symbol. */
 LOOKUP_ROW(cuCtxDestroy, 4000, LEGACY, cuCtxDestroy_v2)
 LOOKUP_ROW(cuDevicePrimaryCtxReset, 7000, LEGACY, cuDevicePrimaryCtxReset)
 LOOKUP_ROW(cuDevicePrimaryCtxReset, 11000, LEGACY, cuDevicePrimaryCtxReset_v2)

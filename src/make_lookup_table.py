@@ -52,7 +52,7 @@ def main():
     print("\n/* Every name that has a hook. */")
     for name in names:
         print(f"LOOKUP_NAME({name})")
-    print("\n/* Of the driver: base name, since which version, flavour, exported symbol. */")
+    print("\n/* Of the driver: base name, version that brought it, flavour, symbol. */")
     for (base, version, suffix), name in sorted((known[name], name) for name in driver):
         print(f"LOOKUP_ROW({base}, {version}, {FLAVOURS[suffix]}, {name})")
 
