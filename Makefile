@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make             build/libstayput.so
+# make             build/libstayput.so and build/libstayput-deep.so
 # make demo        the main job in one run: on the GPU if there is one, else on the fake
 # make test        every test, on the fake driver; TEST=name runs one; SAN=address, thread
 # make bench       the library against the hardware, on this machine's GPU
@@ -27,17 +27,31 @@ SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DSTAYPUT_CHEC
 ALL_CFLAGS   = -std=gnu11 -fPIC -pthread -fvisibility=hidden -ftls-model=initial-exec \
                $(WARN) $(CFLAGS) $(SANFLAGS)
 ALL_CPPFLAGS = -D_GNU_SOURCE -Iinclude -Isrc -isystem $(CUDA_INCLUDE) -MMD -MP $(CPPFLAGS)
-LINK_SO      = -shared -Wl,-soname,$(@F) -Wl,--version-script=src/stayput.map \
+LINK_SO      = -shared -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) \
                -Wl,-Bsymbolic-functions -Wl,-z,now,-z,relro,-z,nodelete \
                $(if $(SAN),,-Wl,-z,defs)
 
-OBJ   := $(patsubst src/%.c,$(B)/%.o,$(wildcard src/*.c))
+# The deep library is the other one and these.
+DEEP  := $(B)/hook_lookup.o $(B)/lookup.o
+OBJ   := $(filter-out $(DEEP),$(patsubst src/%.c,$(B)/%.o,$(wildcard src/*.c)))
 TESTS := $(patsubst tests/%.c,$(B)/%,$(wildcard tests/test_*.c))
 
-all: $(B)/libstayput.so
+all: $(B)/libstayput.so $(B)/libstayput-deep.so
 
 $(B)/libstayput.so: $(OBJ) src/stayput.map
 	$(CC) $(ALL_CFLAGS) $(LINK_SO) -o $@ $(OBJ) $(LDFLAGS)
+
+$(B)/libstayput-deep.so: $(OBJ) $(DEEP) $(B)/stayput-deep.map
+	$(CC) $(ALL_CFLAGS) $(LINK_SO) -o $@ $(OBJ) $(DEEP) $(LDFLAGS)
+
+$(B)/stayput-deep.map: src/stayput.map src/lookup.names | $(B)/.gitignore
+	sed -n '/^[a-z]/s/.*/	&;/p' src/lookup.names | \
+		sed '/^global:/r /dev/stdin' src/stayput.map >$@
+
+# By hand when a hook is added, since older headers lack newer functions.
+lookup-table:
+	python3 src/make_lookup_table.py $(CUDA_INCLUDE)/cudaTypedefs.h src/stayput.map \
+		src/lookup.names >src/lookup_table.h
 
 $(B)/%.o: src/%.c | $(B)/.gitignore
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
@@ -64,13 +78,14 @@ $(B)/test_backup: tests/test_backup.c $(B)/digest_reference.o $(B)/hostmem.o \
 $(B)/test_config: tests/test_config.c $(B)/config.o $(B)/log.o
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $^ $(LDFLAGS)
 
--include tests/fakecuda/fake.mk tests/loading/loading.mk
+-include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk
 
-test: all fakecuda loading $(TESTS)
+test: all fakecuda loading deep $(TESTS)
 	tests/run.sh $(B) $(TEST)
 
-check-elf: $(B)/libstayput.so
-	tests/check_elf.sh $< src/stayput.map $(OBJ)
+check-elf: all
+	tests/check_elf.sh $(B)/libstayput.so src/stayput.map $(OBJ)
+	tests/check_elf.sh $(B)/libstayput-deep.so $(B)/stayput-deep.map $(OBJ) $(DEEP)
 
 bench: all fakecuda
 	tests/bench/run.sh $(B)
@@ -80,10 +95,13 @@ demo: all fakecuda
 
 install: all
 	install -D -m 755 $(B)/libstayput.so $(DESTDIR)$(PREFIX)/lib/libstayput.so
+	install -D -m 755 $(B)/libstayput-deep.so $(DESTDIR)$(PREFIX)/lib/libstayput-deep.so
 	install -D -m 644 include/stayput.h $(DESTDIR)$(PREFIX)/include/stayput.h
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/lib/libstayput.so $(DESTDIR)$(PREFIX)/include/stayput.h
+	rm -f $(DESTDIR)$(PREFIX)/lib/libstayput.so \
+		$(DESTDIR)$(PREFIX)/lib/libstayput-deep.so \
+		$(DESTDIR)$(PREFIX)/include/stayput.h
 
 format:
 	clang-format --style=file:.ci/clang-format -i $$(git ls-files '*.c' '*.h')
@@ -92,4 +110,4 @@ clean:
 	rm -rf build build-address build-thread
 
 -include $(wildcard $(B)/*.d $(B)/fake/*.d)
-.PHONY: all test check-elf bench demo install uninstall format clean fakecuda loading
+.PHONY: all lookup-table test check-elf bench demo install uninstall format clean fakecuda loading deep

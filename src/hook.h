@@ -35,10 +35,36 @@ static inline bool hook_goes_native(CUresult err)
 	       err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+/* The real runtime calls the driver, where libstayput-deep.so sees it again. What a
+ * thread asks of the driver between these two is part of a call that has been dealt with.
+ */
+extern __thread unsigned hook_depth;
+
+static inline void hook_enter(void)
+{
+	hook_depth++;
+}
+
+static inline void hook_leave(void)
+{
+	hook_depth--;
+}
+
+static inline bool hook_is_inside(void)
+{
+	return hook_depth > 0;
+}
+
+static inline void hook_capture_beginning(CUstream stream)
+{
+	if (!hook_is_inside())
+		capture_beginning(stream);
+}
+
 /* A capture has ended, or its beginning has failed. */
 static inline void hook_capture_ended(CUstream stream)
 {
-	if (capture_ended(stream))
+	if (!hook_is_inside() && capture_ended(stream))
 		release_deferred();
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The driver's functions, as hook_runtime.c has the runtime's: for programs that are
- * linked to libcuda. The runtime itself does not come by here, it looks the driver up.
+ * linked to libcuda. The runtime itself looks the driver up: it comes by here only where
+ * hook_lookup.c answers that.
  */
 #include <cuda.h>
 #include <stdbool.h>
 
 #include "alloc.h"
-#include "capture.h"
 #include "device.h"
 #include "hook.h"
 #include "peers.h"
@@ -36,7 +36,7 @@ STAYPUT_HOOK CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 	typeof(&cuMemAlloc_v2) real;
 	struct choice choice;
 	struct place place;
-	bool in_region = ptr && size && region_choose(&choice);
+	bool in_region = ptr && size && !hook_is_inside() && region_choose(&choice);
 	CUresult err;
 
 	if (in_region && choice.policy != STAYPUT_KEEP) {
@@ -78,7 +78,7 @@ STAYPUT_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t
 	struct choice choice;
 	bool valid = ptr && pitch && width && height &&
 		     (element == 4 || element == 8 || element == 16);
-	bool in_region = valid && region_choose(&choice);
+	bool in_region = valid && !hook_is_inside() && region_choose(&choice);
 	CUresult err;
 
 	if (in_region && choice.policy != STAYPUT_KEEP) {
@@ -265,7 +265,7 @@ STAYPUT_HOOK CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMo
 
 	if (!real)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	capture_beginning(stream);
+	hook_capture_beginning(stream);
 	answer = real(stream, mode);
 	if (answer != CUDA_SUCCESS)
 		hook_capture_ended(stream);
@@ -280,7 +280,7 @@ STAYPUT_HOOK CUresult cuStreamBeginCapture_v2_ptsz(
 
 	if (!real)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	capture_beginning(per_thread(stream));
+	hook_capture_beginning(per_thread(stream));
 	answer = real(stream, mode);
 	if (answer != CUDA_SUCCESS)
 		hook_capture_ended(per_thread(stream));
@@ -296,7 +296,7 @@ STAYPUT_HOOK CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph
 
 	if (!real)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	capture_beginning(stream);
+	hook_capture_beginning(stream);
 	answer = real(stream, graph, nodes, edges, count, mode);
 	if (answer != CUDA_SUCCESS)
 		hook_capture_ended(stream);
@@ -313,7 +313,7 @@ STAYPUT_HOOK CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph 
 
 	if (!real)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	capture_beginning(per_thread(stream));
+	hook_capture_beginning(per_thread(stream));
 	answer = real(stream, graph, nodes, edges, count, mode);
 	if (answer != CUDA_SUCCESS)
 		hook_capture_ended(per_thread(stream));

@@ -8,7 +8,6 @@
 #include <stdbool.h>
 
 #include "alloc.h"
-#include "capture.h"
 #include "device.h"
 #include "hook.h"
 #include "peers.h"
@@ -120,7 +119,9 @@ STAYPUT_HOOK cudaError_t cudaMalloc(void **ptr, size_t size)
 		return answer;
 	}
 	real = REAL(cudaMalloc);
+	hook_enter();
 	answer = real ? real(ptr, size) : cudaErrorInitializationError;
+	hook_leave();
 	if (in_region && answer == cudaSuccess)
 		count_native(&choice, *ptr, size);
 	return answer;
@@ -170,7 +171,9 @@ STAYPUT_HOOK cudaError_t cudaMallocPitch(
 		return answer;
 	}
 	real = REAL(cudaMallocPitch);
+	hook_enter();
 	answer = real ? real(ptr, pitch, width, height) : cudaErrorInitializationError;
+	hook_leave();
 	if (in_region && answer == cudaSuccess)
 		count_native(&choice, *ptr, *pitch * height);
 	return answer;
@@ -197,7 +200,9 @@ STAYPUT_HOOK cudaError_t cudaMalloc3D(
 		return answer;
 	}
 	real = REAL(cudaMalloc3D);
+	hook_enter();
 	answer = real ? real(ptr, extent) : cudaErrorInitializationError;
+	hook_leave();
 	if (in_region && answer == cudaSuccess)
 		count_native(&choice, ptr->ptr, ptr->pitch * rows.count);
 	return answer;
@@ -295,8 +300,10 @@ STAYPUT_HOOK cudaError_t cudaStreamBeginCapture(
 
 	if (!real)
 		return cudaErrorInitializationError;
-	capture_beginning(stream);
+	hook_capture_beginning(stream);
+	hook_enter();
 	answer = real(stream, mode);
+	hook_leave();
 	if (answer != cudaSuccess)
 		hook_capture_ended(stream);
 	return answer;
@@ -310,8 +317,10 @@ STAYPUT_HOOK cudaError_t cudaStreamBeginCapture_ptsz(
 
 	if (!real)
 		return cudaErrorInitializationError;
-	capture_beginning(per_thread(stream));
+	hook_capture_beginning(per_thread(stream));
+	hook_enter();
 	answer = real(stream, mode);
+	hook_leave();
 	if (answer != cudaSuccess)
 		hook_capture_ended(per_thread(stream));
 	return answer;
@@ -326,8 +335,10 @@ STAYPUT_HOOK cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream,
 
 	if (!real)
 		return cudaErrorInitializationError;
-	capture_beginning(stream);
+	hook_capture_beginning(stream);
+	hook_enter();
 	answer = real(stream, graph, nodes, edges, count, mode);
+	hook_leave();
 	if (answer != cudaSuccess)
 		hook_capture_ended(stream);
 	return answer;
@@ -343,8 +354,10 @@ STAYPUT_HOOK cudaError_t cudaStreamBeginCaptureToGraph_ptsz(cudaStream_t stream,
 
 	if (!real)
 		return cudaErrorInitializationError;
-	capture_beginning(per_thread(stream));
+	hook_capture_beginning(per_thread(stream));
+	hook_enter();
 	answer = real(stream, graph, nodes, edges, count, mode);
+	hook_leave();
 	if (answer != cudaSuccess)
 		hook_capture_ended(per_thread(stream));
 	return answer;
@@ -353,8 +366,11 @@ STAYPUT_HOOK cudaError_t cudaStreamBeginCaptureToGraph_ptsz(cudaStream_t stream,
 STAYPUT_HOOK cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
 	typeof(&cudaStreamEndCapture) real = REAL(cudaStreamEndCapture);
-	cudaError_t answer = real ? real(stream, graph) : cudaErrorInitializationError;
+	cudaError_t answer;
 
+	hook_enter();
+	answer = real ? real(stream, graph) : cudaErrorInitializationError;
+	hook_leave();
 	if (!still_capturing(answer))
 		hook_capture_ended(stream);
 	return answer;
@@ -364,8 +380,11 @@ STAYPUT_HOOK cudaError_t cudaStreamEndCapture_ptsz(
 	cudaStream_t stream, cudaGraph_t *graph)
 {
 	typeof(&cudaStreamEndCapture_ptsz) real = REAL(cudaStreamEndCapture_ptsz);
-	cudaError_t answer = real ? real(stream, graph) : cudaErrorInitializationError;
+	cudaError_t answer;
 
+	hook_enter();
+	answer = real ? real(stream, graph) : cudaErrorInitializationError;
+	hook_leave();
 	if (!still_capturing(answer))
 		hook_capture_ended(per_thread(stream));
 	return answer;
@@ -374,8 +393,11 @@ STAYPUT_HOOK cudaError_t cudaStreamEndCapture_ptsz(
 STAYPUT_HOOK cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
 	typeof(&cudaStreamDestroy) real = REAL(cudaStreamDestroy);
-	cudaError_t answer = real ? real(stream) : cudaErrorInitializationError;
+	cudaError_t answer;
 
+	hook_enter();
+	answer = real ? real(stream) : cudaErrorInitializationError;
+	hook_leave();
 	if (answer == cudaSuccess)
 		hook_capture_ended(stream);
 	return answer;

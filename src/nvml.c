@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dl.h"
 #include "real.h"
 
 enum { PROCESSES_MAX = 64, TOLD_MAX = 4 };
@@ -31,11 +32,11 @@ static bool open_nvml(struct nvml *n)
 
 	if (!handle)
 		return false;
-	*(void **)&n->init = dlsym(handle, "nvmlInit_v2");
-	*(void **)&n->shutdown = dlsym(handle, "nvmlShutdown");
-	*(void **)&n->device_by_uuid = dlsym(handle, "nvmlDeviceGetHandleByUUID");
+	*(void **)&n->init = dl_symbol(handle, "nvmlInit_v2");
+	*(void **)&n->shutdown = dl_symbol(handle, "nvmlShutdown");
+	*(void **)&n->device_by_uuid = dl_symbol(handle, "nvmlDeviceGetHandleByUUID");
 	*(void **)&n->processes =
-		dlsym(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
+		dl_symbol(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
 	return n->init && n->shutdown && n->device_by_uuid && n->processes;
 }
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dl.h"
 #include "lock.h"
 #include "log.h"
 
@@ -40,7 +41,7 @@ static void *driver_handle(void)
 static bool fill(struct driver *d, void *handle)
 {
 	for (size_t i = 0; i < sizeof driver_rows / sizeof *driver_rows; i++) {
-		void *function = dlsym(handle, driver_rows[i].name);
+		void *function = dl_symbol(handle, driver_rows[i].name);
 
 		if (!function) {
 			log_line(LOG_ERROR,
@@ -178,7 +179,7 @@ static void *in_object(const char *path, const char *symbol, const void *caller)
 
 	if (!handle)
 		return NULL;
-	function = foreign(dlsym(handle, symbol), caller);
+	function = foreign(dl_symbol(handle, symbol), caller);
 	dlclose(handle);
 	return function;
 }
@@ -224,11 +225,11 @@ static void *in_any_runtime(const char *symbol)
 	return found.path[0] ? in_object(found.path, symbol, NULL) : NULL;
 }
 
-static void *in_driver(const char *symbol)
+void *real_in_driver(const char *symbol)
 {
 	void *handle = driver_handle();
 
-	return handle ? foreign(dlsym(handle, symbol), NULL) : NULL;
+	return handle ? foreign(dl_symbol(handle, symbol), NULL) : NULL;
 }
 
 static void pin(void *function)
@@ -245,7 +246,7 @@ static void pin(void *function)
 static void *search(const char *symbol, void *caller)
 {
 	bool of_runtime = strncmp(symbol, "cuda", 4) == 0;
-	void *next = foreign(dlsym(RTLD_NEXT, symbol), NULL);
+	void *next = foreign(dl_symbol(RTLD_NEXT, symbol), NULL);
 	void *function = next;
 
 	if (next && !in_cuda(next))
@@ -253,7 +254,7 @@ static void *search(const char *symbol, void *caller)
 	function = in_caller(caller, symbol);
 	if (function || next)
 		return function ? function : next;
-	return of_runtime ? in_any_runtime(symbol) : in_driver(symbol);
+	return of_runtime ? in_any_runtime(symbol) : real_in_driver(symbol);
 }
 
 void *real_find(const char *symbol, void *caller)

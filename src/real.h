@@ -77,4 +77,7 @@ const struct driver *driver(void);
  * remembered: a runtime may be loaded later. */
 void *real_find(const char *symbol, void *caller);
 
+/* What libcuda.so.1 exports under that name, or NULL. */
+void *real_in_driver(const char *symbol);
+
 #endif

@@ -32,8 +32,9 @@ difference() {
 check exports_are_exactly_those_of_the_map "$(difference "$exports" "$wanted")"
 
 # Also a bare pause() or resume(), which would take the C library's place in the program.
+# The one function of the C library that is to be replaced has to be in the map.
 check every_export_has_a_prefix_of_ours_or_cudas \
-	"$(echo "$exports" | grep -Ev '^(stayput_[a-z]|cu[A-Z]|cuda[A-Z])')"
+	"$(echo "$exports" | grep -Ev '^(stayput_[a-z]|cu[A-Z]|cuda[A-Z]|dlsym$)')"
 
 # A preload that needs a library which is not there keeps every program from starting.
 check nothing_but_the_c_library_is_needed "$(echo "$dynamic" | grep '(NEEDED)' |
@@ -50,6 +51,9 @@ check no_object_calls_a_cuda_function_by_name "$(for object; do
 	readelf -rW "$object" | grep -E '_(PLT|GOT|REX_GOT|CALL|JUMP|ADR_GOT|LD64_GOT)' |
 		grep -E ' (cu|cuda)[A-Z]' | sed "s|^|${object##*/}: |"
 done)"
+
+# In the library that overrides dlsym(), it would be answered with our own hooks.
+check no_object_calls_dlsym_by_name "$(nm -A --undefined-only "$@" | grep ' U dlsym$')"
 
 check everything_is_bound_at_load "$(echo "$dynamic" |
 	grep -Eq 'BIND_NOW|FLAGS_1.*NOW' || echo 'BIND_NOW is missing')"

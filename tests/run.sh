@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD [TEST] - runs the test programs BUILD/test_* on the fake driver, and
-# check_elf.sh on the library, as many at once as there are cores. Prints each test's name
+# check_elf.sh on the libraries, as many at once as there are cores. Prints each test's name
 # with ok, FAIL or skip, what a failed one said, and in the last line how many there were.
 # With TEST, that test alone, from whichever program has it. Logs stay in BUILD/log.
 set -u
@@ -37,16 +37,21 @@ account() { # PROGRAM STATUS LOG
 	fi
 }
 
-run_elf() {
-	sh "$here/check_elf.sh" "$build/libstayput.so" "$here/../src/stayput.map" \
-		"$build"/*.o
+run_elf() { # PROGRAM
+	if [ "$1" = check_elf_deep ]; then
+		sh "$here/check_elf.sh" "$build/libstayput-deep.so" \
+			"$build/stayput-deep.map" "$build"/*.o
+	else
+		sh "$here/check_elf.sh" "$build/libstayput.so" \
+			"$here/../src/stayput.map" "$build"/*.o
+	fi
 }
 
-# One program, or check_elf; called by name from below.
+# One program, or a check_elf; called by name from below.
 run_one() { # PROGRAM [TEST]
 	log=$build/log/$1
-	if [ "$1" = check_elf ]; then
-		run_elf >"$log" 2>&1
+	if [ "${1#check_elf}" != "$1" ]; then
+		run_elf "$1" >"$log" 2>&1
 		rc=$?
 		if [ $# -eq 2 ]; then
 			# It has no argument for a single check.
@@ -85,7 +90,7 @@ export LD_LIBRARY_PATH
 
 rm -rf "$build/log"
 mkdir "$build/log"
-programs=check_elf
+programs="check_elf check_elf_deep"
 for program in "$build"/test_*; do
 	[ -x "$program" ] && [ -f "$program" ] && programs="$programs ${program##*/}"
 done

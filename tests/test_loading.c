@@ -89,7 +89,7 @@ static void expect_nothing_opened(const char *const *command)
 	outcome = run_system("stayput", command);
 	unsetenv("LD_DEBUG");
 	CHECK_EQ(outcome.status, 0);
-	CHECK_HAS(outcome.text, "libstayput.so");
+	CHECK_HAS(outcome.text, "lib" UNDER_TEST ".so");
 	CHECK(!strstr(outcome.text, "file=libcuda"));
 	CHECK(!strstr(outcome.text, "/libcuda"));
 	CHECK(!strstr(outcome.text, "libnvidia"));

@@ -2,7 +2,7 @@
 /*
  * Runs programs with chosen preloads and tells how they ended and what they printed.
  * Names of libraries and programs are those of the build's loading/ folder, but for
- * "stayput", the library under test.
+ * "stayput", the library under test, and "stayput-deep".
  */
 #ifndef SPAWN_H
 #define SPAWN_H
@@ -14,6 +14,10 @@
 #include <sys/mman.h>
 
 #include "../test.h"
+
+#ifndef UNDER_TEST
+#define UNDER_TEST "stayput"
+#endif
 
 /* Less than a test may take, so that it is the program that is said to hang. */
 enum { SPAWN_SECONDS = 40, NOT_FOUND = 127 };
@@ -69,8 +73,9 @@ static inline void set_preload(const char *preloads)
 	append(names, sizeof names, "%s", preloads);
 	for (name = strtok(names, " "); name; name = strtok(NULL, " "))
 		append(list, sizeof list, "%s%s/%slib%s.so", *list ? " " : "",
-			build_folder(), strcmp(name, "stayput") == 0 ? "" : "loading/",
-			name);
+			build_folder(),
+			strncmp(name, "stayput", 7) == 0 ? "" : "loading/",
+			strcmp(name, "stayput") == 0 ? UNDER_TEST : name);
 	if (*list)
 		setenv("LD_PRELOAD", list, 1);
 	else
