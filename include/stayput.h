@@ -13,7 +13,7 @@
  *
  *   errors    Returns STAYPUT_OK or a negative STAYPUT_ERR_*, and changes nothing on
  *             an error. stayput_last_error() has the sentence. Nothing here exits,
- *             aborts, prints or sets errno.
+ *             aborts or sets errno; warnings go where STAYPUT_LOG_FILE says.
  *   units     Sizes are bytes. Times are milliseconds, in reports seconds.
  *   memory    Arguments are copied before the call returns. Nothing returned has to
  *             be freed.
@@ -191,7 +191,8 @@ STAYPUT_API int stayput_pause(const char *tag);
  * Put memory back behind every paused allocation tagged `tag` (NULL: of every region), at
  * the same addresses, with access for the owning device and for those that the program let
  * use its memory (cudaDeviceEnablePeerAccess), and with contents as the policies say.
- * Resuming what is active succeeds and does nothing.
+ * Resuming what is active succeeds and does nothing. Waits for the copies. Freeing what is
+ * being resumed waits for this call, its wait for device memory included.
  *
  * All or nothing: on every error all that was paused is paused still, backups included,
  * and the call can be repeated.
@@ -213,7 +214,7 @@ STAYPUT_API int stayput_resume(const char *tag);
 /*
  * stayput_pause() and stayput_resume() over several tags as one all-or-nothing step.
  *
- *   tags      `count` tags; NULL with count 0: every region
+ *   tags      `count` tags; NULL with count 0, and only that: every region
  *   options   NULL: all zero
  *   report    filled in on success and on every error after the arguments were
  *             accepted; may be NULL
@@ -310,7 +311,7 @@ STAYPUT_API int stayput_region_list(
 	struct stayput_region_info *infos, size_t capacity, size_t *count);
 
 /*
- * Regions, devices and totals as one JSON object, NUL-terminated.
+ * Regions and the host memory of backups as one JSON object, NUL-terminated.
  *
  * Returns its length without the NUL. Writes at most `size` bytes; when the answer is
  * `size` or more, the text was cut and the call can be made again with more room. `buf`

@@ -285,7 +285,7 @@ static void count_native(
 	const struct choice kept = {choice->region, STAYPUT_KEEP};
 	struct allocation *a, *stale;
 	struct place place;
-	bool counted;
+	bool counted, unsupported = false;
 
 	if (device_current(&place) != CUDA_SUCCESS)
 		return;
@@ -300,12 +300,15 @@ static void count_native(
 	counted = a->space && table_add_locked(a);
 	if (counted) {
 		region_count_locked(a, 1);
-		choice->region->unsupported |= !supported;
+		choice->region->unsupported |= !supported && !place.device->vmm;
+		unsupported = !supported && !place.device->vmm;
 	}
 	lock_drop();
 	free(stale);
 	if (!counted)
 		free(a);
+	if (unsupported)
+		warn_unsupported(choice);
 }
 
 void alloc_count_native(
@@ -316,7 +319,5 @@ void alloc_count_native(
 	if (fork_is_child() || !driver_load())
 		return;
 	count_native(ptr, size, choice, supported);
-	if (!supported)
-		warn_unsupported(choice);
 	errno = saved;
 }

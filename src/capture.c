@@ -10,6 +10,7 @@
 struct capture {
 	CUstream stream;
 	const void *thread;
+	CUcontext context; /* NULL: not known */
 	struct capture *next;
 };
 
@@ -33,7 +34,7 @@ static struct capture **find(CUstream stream)
 	return at;
 }
 
-void capture_beginning(CUstream stream)
+void capture_beginning(CUstream stream, CUcontext context)
 {
 	struct capture *c = malloc(sizeof *c);
 
@@ -41,7 +42,7 @@ void capture_beginning(CUstream stream)
 	while (holds > 0)
 		lock_wait();
 	if (c) {
-		*c = (struct capture){stream, thread_of(stream), captures};
+		*c = (struct capture){stream, thread_of(stream), context, captures};
 		captures = c;
 	} else {
 		unrecorded++;
@@ -79,4 +80,25 @@ void capture_unhold_locked(void)
 {
 	if (--holds == 0)
 		lock_notify();
+}
+
+void capture_forget_context_locked(CUcontext context)
+{
+	for (struct capture **at = &captures; *at;) {
+		struct capture *c = *at;
+
+		if (c->context == context || !c->context) {
+			*at = c->next;
+			free(c);
+		} else {
+			at = &c->next;
+		}
+	}
+}
+
+void capture_forget_all_locked(void)
+{
+	captures = NULL;
+	unrecorded = 0;
+	holds = 0;
 }

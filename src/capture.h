@@ -12,9 +12,9 @@
 
 #include <cuda.h>
 
-/* Before the real begin; waits for holds to end. When that fails, capture_ended()
+/* Before the real begin in `context`, NULL when that is not known; waits for holds to end. When that fails, capture_ended()
  * follows. */
-void capture_beginning(CUstream stream);
+void capture_beginning(CUstream stream, CUcontext context);
 
 /* After the real end, or after the stream was destroyed. True when no capture is in
  * progress any more: what was put off can be done. */
@@ -24,5 +24,11 @@ bool capture_ended(CUstream stream);
  * in progress. */
 bool capture_hold_locked(void);
 void capture_unhold_locked(void);
+
+/* The captures in a context that is being destroyed or reset end with it, without a word. */
+void capture_forget_context_locked(CUcontext context);
+
+/* In a forked child: nothing that the parent does concerns it. Frees no memory. */
+void capture_forget_all_locked(void);
 
 #endif

@@ -201,9 +201,14 @@ static bool read_size(const char *text, size_t *size)
 		if (__builtin_mul_overflow(n, 10, &n) ||
 			__builtin_add_overflow(n, (size_t)(*p - '0'), &n))
 			return false;
-	for (size_t i = 0; p != text && i < sizeof units / sizeof *units; i++)
-		if (strcmp(p, units[i]) == 0)
-			return !__builtin_mul_overflow(n, (size_t)1 << (10 * i), size);
+	for (size_t i = 0; p != text && i < sizeof units / sizeof *units; i++) {
+		if (strcmp(p, units[i]) != 0)
+			continue;
+		if (__builtin_mul_overflow(n, (size_t)1 << (10 * i), &n))
+			return false;
+		*size = n;
+		return true;
+	}
 	return false;
 }
 

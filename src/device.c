@@ -86,6 +86,23 @@ struct device *device_next(const struct device *dev)
 	return described_from(dev->ordinal + 1);
 }
 
+/* After a reset, threads still have the context that is gone, and not every call says so. */
+static _Atomic bool reset_seen;
+
+void device_note_reset(void)
+{
+	atomic_store(&reset_seen, true);
+}
+
+static CUresult check_alive(void)
+{
+	size_t free_bytes, total;
+
+	if (!atomic_load_explicit(&reset_seen, memory_order_relaxed))
+		return CUDA_SUCCESS;
+	return driver()->cuMemGetInfo_v2(&free_bytes, &total);
+}
+
 CUresult device_current(struct place *place)
 {
 	CUdevice ordinal;
@@ -97,6 +114,8 @@ CUresult device_current(struct place *place)
 		err = CUDA_ERROR_INVALID_CONTEXT;
 	if (err == CUDA_SUCCESS)
 		err = driver()->cuCtxGetDevice(&ordinal);
+	if (err == CUDA_SUCCESS)
+		err = check_alive();
 	return err == CUDA_SUCCESS ? device_get(ordinal, &place->device) : err;
 }
 
@@ -238,12 +257,17 @@ static __thread unsigned entered;
 
 CUresult device_enter(struct device *dev)
 {
+	struct place here;
 	CUcontext contexts[DEVICE_CONTEXTS];
 	size_t count = copy_contexts(dev, contexts);
 	CUresult err = CUDA_ERROR_INVALID_CONTEXT;
 
 	for (size_t i = 0; i < count && err != CUDA_SUCCESS; i++)
 		err = driver()->cuCtxPushCurrent_v2(contexts[i]);
+	/* Those that allocations were made in are gone; the caller's will do. */
+	if (err != CUDA_SUCCESS && device_current(&here) == CUDA_SUCCESS &&
+		here.device == dev)
+		err = driver()->cuCtxPushCurrent_v2(here.context);
 	if (err != CUDA_SUCCESS)
 		return err;
 	if (entered++ == 0) {

@@ -47,6 +47,9 @@ struct place {
  * is none. */
 CUresult device_current(struct place *place);
 
+/* A device is being reset. */
+void device_note_reset(void);
+
 CUresult device_get(CUdevice ordinal, struct device **dev);
 
 /* The device that a context is on. */

@@ -21,9 +21,16 @@ static __thread char *sentence;
 static pthread_key_t sentence_key;
 static pthread_once_t sentence_once = PTHREAD_ONCE_INIT;
 
+/* Other destructors may still make errors after this one. */
+static void drop_sentence(void *buffer)
+{
+	sentence = NULL;
+	free(buffer);
+}
+
 static void make_key(void)
 {
-	if (pthread_key_create(&sentence_key, free) != 0)
+	if (pthread_key_create(&sentence_key, drop_sentence) != 0)
 		sentence_key = (pthread_key_t)-1;
 }
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "capture.h"
 #include "lock.h"
 
 static _Atomic bool used;
@@ -12,7 +13,8 @@ static _Atomic bool child;
 static void in_child(void)
 {
 	child = used;
-	lock_drop();
+	capture_forget_all_locked();
+	lock_restart();
 }
 
 static void register_handlers(void)

@@ -57,8 +57,14 @@ static inline bool hook_is_inside(void)
 
 static inline void hook_capture_beginning(CUstream stream)
 {
-	if (!hook_is_inside())
-		capture_beginning(stream);
+	CUcontext context = NULL;
+
+	if (hook_is_inside())
+		return;
+	fork_watch();
+	if (driver_loaded())
+		driver()->cuCtxGetCurrent(&context);
+	capture_beginning(stream, context);
 }
 
 /* A capture has ended, or its beginning has failed. */

@@ -40,6 +40,15 @@ void lock_notify(void)
 		pthread_cond_broadcast(&changed);
 }
 
+void lock_restart(void)
+{
+	const pthread_cond_t fresh = PTHREAD_COND_INITIALIZER;
+
+	changed = fresh;
+	waiters = 0;
+	lock_drop();
+}
+
 void lock_check_free(void)
 {
 #ifdef STAYPUT_CHECKS

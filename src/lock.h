@@ -27,6 +27,9 @@ void lock_wait(void);
 /* After every change of what lock_wait() may wait for, with the lock held. */
 void lock_notify(void);
 
+/* In a forked child, which holds the lock: lets go of it, with nobody waiting. */
+void lock_restart(void);
+
 /* Traps when this thread holds the lock, in builds with STAYPUT_CHECKS. */
 void lock_check_free(void);
 

@@ -16,6 +16,7 @@
 #include "fork.h"
 #include "hostpool.h"
 #include "lock.h"
+#include "log.h"
 #include "real.h"
 #include "region.h"
 #include "slab.h"
@@ -177,6 +178,11 @@ CUresult release_pointer(CUdeviceptr ptr)
 	if (fork_is_child())
 		return span_owns(ptr) ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NOT_FOUND;
 	err = release(ptr);
+	if (err == CUDA_ERROR_NOT_FOUND && span_owns(ptr))
+		log_line(LOG_WARN,
+			"a free of 0x%llx: region memory may be there, but no allocation "
+			"begins there (freed twice, or an address inside of one)",
+			(unsigned long long)ptr);
 	errno = saved;
 	return err;
 }
@@ -243,6 +249,7 @@ static struct span *take_empty_span(struct region *r, const struct device *dev)
 				struct span *span = *at;
 
 				*at = span->next;
+				span_retire_locked(span);
 				return span;
 			}
 	return NULL;
@@ -271,6 +278,12 @@ void release_device(CUdevice ordinal)
 	if (fork_is_child() || !driver_loaded() ||
 		device_get(ordinal, &dev) != CUDA_SUCCESS)
 		return;
+	device_note_reset();
+	lock_take();
+	for (size_t i = 0; i < dev->context_count; i++)
+		capture_forget_context_locked(dev->contexts[i]);
+	lock_drop();
+	release_deferred();
 	device_synchronize(dev);
 	release_all(dev, NULL);
 	unreserve_spans(dev);
@@ -288,6 +301,10 @@ void release_context(CUcontext ctx)
 {
 	if (fork_is_child() || !driver_loaded() || !device_knows_context(ctx))
 		return;
+	lock_take();
+	capture_forget_context_locked(ctx);
+	lock_drop();
+	release_deferred();
 	device_synchronize_context(ctx);
 	release_all(NULL, ctx);
 	/* Host memory that was pinned in it is not any more. */

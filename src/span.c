@@ -15,20 +15,24 @@
 #include "extent.h"
 #include "real.h"
 
+enum { SPANS_LARGE = 64 };
+
 static const size_t SPAN_MIN = (size_t)64 << 30;
+static const size_t SPAN_SMALL = (size_t)1 << 30; /* when there are many */
 static const size_t SPAN_SCARCE = (size_t)64 << 20;
 
 static _Atomic(struct span *) all_spans;
+static _Atomic size_t span_count;
 
-static size_t map_bytes(const struct span *span)
+static size_t map_bytes(const struct span *span, size_t size)
 {
-	return span->size / span->device->granule * sizeof *span->granule;
+	return size / span->device->granule * sizeof *span->granule;
 }
 
 /* One entry a granule; pages that are never touched cost nothing. */
 static struct block **map_granules(const struct span *span)
 {
-	void *map = mmap(NULL, map_bytes(span), PROT_READ | PROT_WRITE,
+	void *map = mmap(NULL, map_bytes(span, span->size), PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	return map == MAP_FAILED ? NULL : map;
@@ -41,13 +45,21 @@ static size_t wanted_size(const struct device *dev, size_t size, size_t at_least
 	return (want + dev->granule - 1) / dev->granule * dev->granule;
 }
 
+/* Many regions on many devices must not use up the addresses of the process. */
+static size_t plenty_for(const struct device *dev)
+{
+	if (span_count >= SPANS_LARGE)
+		return SPAN_SMALL;
+	return 2 * dev->memory > SPAN_MIN ? 2 * dev->memory : SPAN_MIN;
+}
+
 /* RLIMIT_AS, or what else uses addresses, may leave less than we would like. From the
  * first refusal on, spans are small, so that all regions to come find room for one. */
 static CUresult reserve_addresses(struct span *span, size_t size)
 {
 	static _Atomic bool scarce;
 	const struct device *dev = span->device;
-	size_t plenty = 2 * dev->memory > SPAN_MIN ? 2 * dev->memory : SPAN_MIN;
+	size_t plenty = plenty_for(dev);
 	size_t wants[] = {wanted_size(dev, size, plenty),
 		wanted_size(dev, size, SPAN_SCARCE), wanted_size(dev, size, size)};
 	CUresult err = CUDA_ERROR_OUT_OF_MEMORY;
@@ -87,11 +99,12 @@ CUresult span_reserve(struct device *dev, size_t size, struct span **out)
 	if (!extent_give(&span->free, span->base, span->size))
 		goto free_map;
 	publish(span);
+	atomic_fetch_add(&span_count, 1);
 	*out = span;
 	return CUDA_SUCCESS;
 
 free_map:
-	munmap(span->granule, map_bytes(span));
+	munmap(span->granule, map_bytes(span, span->size));
 free_addresses:
 	driver()->cuMemAddressFree(span->base, span->size);
 free_record:
@@ -99,15 +112,19 @@ free_record:
 	return err;
 }
 
+void span_retire_locked(struct span *span)
+{
+	span->retired_size = span->size;
+	__atomic_store_n(&span->size, 0, __ATOMIC_RELEASE);
+}
+
 void span_unreserve(struct span *span)
 {
-	size_t size = span->size;
-
-	munmap(span->granule, map_bytes(span));
+	munmap(span->granule, map_bytes(span, span->retired_size));
 	free(span->free);
 	span->free = NULL;
-	__atomic_store_n(&span->size, 0, __ATOMIC_RELEASE);
-	driver()->cuMemAddressFree(span->base, size);
+	atomic_fetch_sub(&span_count, 1);
+	driver()->cuMemAddressFree(span->base, span->retired_size);
 }
 
 CUdeviceptr span_take_locked(struct span *spans, size_t size, struct span **span)

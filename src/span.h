@@ -17,7 +17,8 @@ struct device;
 
 struct span {
 	CUdeviceptr base;
-	size_t size;
+	size_t size; /* 0: retired */
+	size_t retired_size;
 	struct device *device;
 	struct extent *free;    /* ordered by address, no two adjacent */
 	struct block **granule; /* the block at each granule of the span, or NULL */
@@ -29,8 +30,9 @@ struct span {
  * or more as long as the system allows it. Nothing is left behind on an error. */
 CUresult span_reserve(struct device *dev, size_t size, struct span **span);
 
-/* Gives a span's addresses back; it must hold no block, be in no list, and is gone
- * afterwards even when the driver refuses, as it does after a device reset. */
+/* An empty span that has left its list is found by nobody from here on; then its addresses
+ * are given back, even if the driver refuses, as it does after a device reset. */
+void span_retire_locked(struct span *span);
 void span_unreserve(struct span *span);
 
 /* From the first of `spans` that has room: its address, and which span. 0 when none. */

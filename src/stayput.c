@@ -30,9 +30,10 @@ static int check_tags(const char *const *tags, size_t count)
 {
 	int err = STAYPUT_OK;
 
-	if (count > 0 && !tags)
-		return error_set(
-			STAYPUT_ERR_INVALID, "tags is NULL and count is %zu", count);
+	if ((count > 0) != (tags != NULL))
+		return error_set(STAYPUT_ERR_INVALID,
+			"tags is %sNULL and count is %zu; NULL and 0 mean every region",
+			tags ? "not " : "", count);
 	for (size_t i = 0; i < count && err == STAYPUT_OK; i++)
 		err = check_tag(tags[i]);
 	return err;
@@ -119,12 +120,12 @@ static int run(lifecycle *step, const char *const *tags, size_t count,
 
 STAYPUT_API int stayput_pause(const char *tag)
 {
-	return run(lifecycle_pause, &tag, tag ? 1 : 0, NULL, NULL);
+	return run(lifecycle_pause, tag ? &tag : NULL, tag ? 1 : 0, NULL, NULL);
 }
 
 STAYPUT_API int stayput_resume(const char *tag)
 {
-	return run(lifecycle_resume, &tag, tag ? 1 : 0, NULL, NULL);
+	return run(lifecycle_resume, tag ? &tag : NULL, tag ? 1 : 0, NULL, NULL);
 }
 
 STAYPUT_API int stayput_pause_ex(const char *const *tags, size_t count,

@@ -121,6 +121,7 @@ static void malformed_values_are_told_and_the_default_holds(void)
 		{"STAYPUT_HOST_LIMIT", "64GB"},
 		{"STAYPUT_HOST_LIMIT", "99999999999999999999"},
 		{"STAYPUT_HOST_LIMIT", "99999999999TiB"},
+		{"STAYPUT_HOST_KEEP", "16777216TiB"},
 		{"STAYPUT_HOST_KEEP", "-1"},
 		{"STAYPUT_HOST_KEEP", "half"},
 		{"STAYPUT_THREADS", "0"},

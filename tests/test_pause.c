@@ -137,6 +137,8 @@ static void unknown_tags_are_not_found_and_nothing_is_paused(void)
 	CHECK_EQ(stayput_pause_ex(tags, 2, NULL, NULL), STAYPUT_ERR_NOT_FOUND);
 	CHECK_EQ(device_used(0), 4 * MIB);
 	CHECK_EQ(stayput_pause_ex(NULL, 1, NULL, NULL), STAYPUT_ERR_INVALID);
+	CHECK_EQ(stayput_pause_ex(tags, 0, NULL, NULL), STAYPUT_ERR_INVALID);
+	CHECK_EQ(device_used(0), 4 * MIB);
 	CHECK_EQ(stayput_region_info("unknown", NULL), STAYPUT_ERR_INVALID);
 }
 
@@ -516,6 +518,32 @@ static void lists_and_snapshots_say_what_is_there(void)
 	CHECK_EQ(stayput_snapshot_json(NULL, 0), strlen(json));
 }
 
+static pthread_key_t late_key;
+
+static void err_late(void *unused)
+{
+	(void)unused;
+	CHECK_EQ(stayput_region_pop(), STAYPUT_ERR_INVALID);
+	CHECK_HAS(stayput_last_error(), "pop without a push");
+}
+
+static void *err_and_end(void *unused)
+{
+	(void)unused;
+	CHECK_EQ(stayput_region_pop(), STAYPUT_ERR_INVALID);
+	CHECK_EQ(pthread_key_create(&late_key, err_late), 0);
+	CHECK_EQ(pthread_setspecific(late_key, &late_key), 0);
+	return NULL;
+}
+
+static void errors_in_a_threads_last_moments_do_no_harm(void)
+{
+	pthread_t thread;
+
+	CHECK_EQ(pthread_create(&thread, NULL, err_and_end, NULL), 0);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
 static void errors_have_names_and_the_thread_its_sentence(void)
 {
 	CHECK_EQ(strlen(stayput_last_error()), 0);
@@ -553,6 +581,7 @@ int main(int argc, char **argv)
 		TEST(when_one_device_cannot_resume_none_does),
 		TEST(host_copy_shows_paused_contents_and_nothing_else),
 		TEST(lists_and_snapshots_say_what_is_there),
+		TEST(errors_in_a_threads_last_moments_do_no_harm),
 		TEST(errors_have_names_and_the_thread_its_sentence),
 	};
 

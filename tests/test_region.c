@@ -317,7 +317,9 @@ static void wrong_pointers_get_the_native_error_and_damage_nothing(void)
 	CHECK_EQ(cudaFree(small + 512), cudaErrorInvalidValue);
 	CHECK_EQ(cudaFree(&local), cudaErrorInvalidValue);
 	CUDA(cudaFree(large));
+	catch_stderr();
 	CHECK_EQ(cudaFree(large), cudaErrorInvalidValue);
+	CHECK_HAS(stderr_text(), "freed twice, or an address inside of one");
 	CHECK_EQ(cuMemFree((CUdeviceptr)large), CUDA_ERROR_INVALID_VALUE);
 	CHECK_EQ(wrong_bytes(small, 4096, 1), 0);
 	CUDA(cudaFree(small));
@@ -454,6 +456,27 @@ static void a_reset_takes_the_devices_memory_and_only_that(void)
 	write_pattern(region_malloc("reset", STAYPUT_HOST, 4 * MIB), 4 * MIB, 2);
 }
 
+static void a_reset_ends_captures_and_what_waits_for_them(void)
+{
+	struct fakecuda_report report;
+	cudaStream_t stream;
+	char *p = region_malloc("r", STAYPUT_HOST, 4 * MIB);
+
+	CUDA(cudaStreamCreate(&stream));
+	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+	CUDA(cudaFree(p));
+	CUDA(cudaDeviceReset());
+	fakecuda_report(&report);
+	CHECK_EQ(report.handles, 0);
+	p = region_malloc("r", STAYPUT_HOST, 4 * MIB);
+	write_pattern(p, 4 * MIB, 1);
+	OK(stayput_pause("r"));
+	OK(stayput_resume("r"));
+	CHECK_EQ(wrong_bytes(p, 4 * MIB, 1), 0);
+	CUDA(cudaFree(p));
+	CHECK_EQ(device_used(0), 0);
+}
+
 static void memory_of_a_destroyed_context_goes_with_it(void)
 {
 	CUcontext ctx, popped;
@@ -505,6 +528,7 @@ int main(int argc, char **argv)
 		TEST(range_queries_answer_as_for_native_memory),
 		TEST(without_vmm_regions_are_native_and_pause_says_so),
 		TEST(a_reset_takes_the_devices_memory_and_only_that),
+		TEST(a_reset_ends_captures_and_what_waits_for_them),
 		TEST(memory_of_a_destroyed_context_goes_with_it),
 	};
 

@@ -121,7 +121,7 @@ static double pause_seconds(struct stayput_report *report)
 	double start = now();
 
 	report->struct_size = sizeof *report;
-	OK(stayput_pause_ex(&only_tag, only_tag ? 1 : 0, NULL, report));
+	OK(stayput_pause_ex(only_tag ? &only_tag : NULL, only_tag ? 1 : 0, NULL, report));
 	return now() - start;
 }
 
@@ -130,7 +130,8 @@ static double resume_seconds(struct stayput_report *report)
 	double start = now();
 
 	report->struct_size = sizeof *report;
-	OK(stayput_resume_ex(&only_tag, only_tag ? 1 : 0, NULL, report));
+	OK(stayput_resume_ex(
+		only_tag ? &only_tag : NULL, only_tag ? 1 : 0, NULL, report));
 	return now() - start;
 }
 
