@@ -140,10 +140,11 @@ struct stayput_device_report {
 	double seconds_sync;           /* waiting for work in flight */
 	double seconds_pin;            /* getting host memory */
 	double seconds_digest;         /* finding out what changed */
-	double seconds_copy;   /* the rest of a device's time: copies, and waiting */
-	double seconds_unmap;  /* pause: unmapping and releasing */
-	double seconds_create; /* resume: creating memory, waiting for it included */
-	double seconds_map;    /* resume: mapping it and setting access */
+	double seconds_copy;      /* the rest of a device's time: copies, and waiting */
+	double seconds_unmap;     /* pause: unmapping and releasing */
+	double seconds_create;    /* resume: creating memory, waiting for it included */
+	double seconds_map;       /* resume: mapping it and setting access */
+	double copied_per_second; /* bytes_copied over seconds_copy; 0 without copies */
 };
 
 struct stayput_report {

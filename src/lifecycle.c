@@ -36,6 +36,13 @@ static void add_device(
 	total->seconds_map += part->seconds_map;
 }
 
+/* Devices copy at the same time, so the rate of all is a device's mean, not their sum. */
+static void set_rate(struct stayput_device_report *r)
+{
+	if (r->bytes_copied > 0 && r->seconds_copy > 0)
+		r->copied_per_second = r->bytes_copied / r->seconds_copy;
+}
+
 /* `paused`: what the operation wanted its blocks to be. */
 static void fill_report(struct stayput_report *report, const struct operation *op,
 	bool paused, double start)
@@ -46,8 +53,10 @@ static void fill_report(struct stayput_report *report, const struct operation *o
 	for (size_t i = 0; i < op->work_count; i++) {
 		const struct work *w = &op->works[i];
 
-		if (i < STAYPUT_REPORT_DEVICES)
+		if (i < STAYPUT_REPORT_DEVICES) {
 			report->device[i] = w->report;
+			set_rate(&report->device[i]);
+		}
 		add_device(&report->total, &w->report);
 		for (size_t at = 0; at < w->count; at++) {
 			uint64_t bytes;
@@ -59,6 +68,7 @@ static void fill_report(struct stayput_report *report, const struct operation *o
 				report->failed += n;
 		}
 	}
+	set_rate(&report->total);
 	report->device_count = op->work_count;
 	report->seconds = clock_now() - start;
 }

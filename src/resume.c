@@ -181,6 +181,7 @@ static CUresult map_until(struct work *w, const char **call)
 {
 	const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000};
 	uint64_t need = sum_sizes(w->blocks, w->count);
+	double start;
 
 	for (;;) {
 		CUresult err = CUDA_ERROR_OUT_OF_MEMORY;
@@ -190,7 +191,9 @@ static CUresult map_until(struct work *w, const char **call)
 			err = try_to_map(w, call);
 		if (err != CUDA_ERROR_OUT_OF_MEMORY || clock_now() >= w->deadline)
 			return err;
+		start = clock_now();
 		nanosleep(&pause, NULL);
+		clock_add(&w->report.seconds_create, start);
 	}
 }
 
@@ -229,6 +232,7 @@ static CUresult unmap_leftovers(struct work *w)
 static int bring_back(struct work *w)
 {
 	const char *call = "cuMemUnmap";
+	double start = clock_now();
 	CUresult result;
 	int err = work_enter(w);
 
@@ -242,6 +246,9 @@ static int bring_back(struct work *w)
 	else
 		err = say_failed(w, call, result);
 	device_leave();
+	/* What is left of the time are copies, and waiting for them. */
+	clock_add(&w->report.seconds_copy, start);
+	w->report.seconds_copy -= w->report.seconds_create + w->report.seconds_map;
 	return err;
 }
 

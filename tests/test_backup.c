@@ -105,8 +105,11 @@ static void unchanged_memory_is_not_copied_again(void)
 	CHECK_EQ(report.total.bytes_copied, 0);
 	CHECK_EQ(report.total.bytes_unchanged, 20 * MIB);
 	CHECK_EQ(report.total.bytes_released, 20 * MIB);
+	CHECK(report.total.copied_per_second == 0);
 	report = resume_report();
 	CHECK_EQ(report.total.bytes_copied, 20 * MIB);
+	CHECK(report.total.copied_per_second > 0);
+	CHECK(report.total.seconds_copy <= report.seconds);
 	CHECK_EQ(wrong_bytes(p, 20 * MIB, 1), 0);
 }
 
