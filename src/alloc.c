@@ -279,8 +279,7 @@ static struct allocation *take_stale_locked(CUdeviceptr ptr)
 	return NULL;
 }
 
-static void count_native(
-	CUdeviceptr ptr, size_t size, const struct choice *choice, bool supported)
+static void count_native(CUdeviceptr ptr, size_t size, const struct choice *choice)
 {
 	const struct choice kept = {choice->region, STAYPUT_KEEP};
 	struct allocation *a, *stale;
@@ -300,8 +299,8 @@ static void count_native(
 	counted = a->space && table_add_locked(a);
 	if (counted) {
 		region_count_locked(a, 1);
-		choice->region->unsupported |= !supported && !place.device->vmm;
-		unsupported = !supported && !place.device->vmm;
+		unsupported = choice->policy != STAYPUT_KEEP && !place.device->vmm;
+		choice->region->unsupported |= unsupported;
 	}
 	lock_drop();
 	free(stale);
@@ -311,13 +310,12 @@ static void count_native(
 		warn_unsupported(choice);
 }
 
-void alloc_count_native(
-	CUdeviceptr ptr, size_t size, const struct choice *choice, bool supported)
+void alloc_count_native(CUdeviceptr ptr, size_t size, const struct choice *choice)
 {
 	int saved = errno;
 
 	if (fork_is_child() || !driver_load())
 		return;
-	count_native(ptr, size, choice, supported);
+	count_native(ptr, size, choice);
 	errno = saved;
 }

@@ -26,10 +26,9 @@ struct place;
 CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choice,
 	const struct place *place);
 
-/* Counts native memory that a hook has just got. Without memory for the record it is
- * not counted. `supported` false: it should have been ours. */
-void alloc_count_native(
-	CUdeviceptr ptr, size_t size, const struct choice *choice, bool supported);
+/* Counts native memory that a hook has just got: under policy keep, or because it could not
+ * be ours. Without memory for the record it is not counted. */
+void alloc_count_native(CUdeviceptr ptr, size_t size, const struct choice *choice);
 
 /* The end of a block that nobody else knows (any more): its memory, if there is any, its
  * addresses, its record. */

@@ -192,16 +192,6 @@ static size_t drop_locked(const size_t *surplus)
 	return dropped;
 }
 
-size_t backup_droppable(void)
-{
-	size_t bytes;
-
-	lock_take();
-	bytes = drop_locked(NULL) + hostpool_idle_locked();
-	lock_drop();
-	return bytes;
-}
-
 /* Pieces that a backup stays in cannot go, so more may have to be dropped than is wanted.
  */
 void backup_trim(size_t keep)
@@ -218,6 +208,20 @@ void backup_trim(size_t keep)
 		if (dropped > 0)
 			hostpool_trim(keep);
 	} while (dropped > 0);
+}
+
+bool backup_make_room(size_t lacking)
+{
+	size_t droppable, total;
+
+	lock_take();
+	droppable = drop_locked(NULL) + hostpool_idle_locked();
+	total = hostpool_total_locked();
+	lock_drop();
+	if (lacking > droppable)
+		return false;
+	backup_trim(total > lacking ? total - lacking : 0);
+	return true;
 }
 
 int backup_fill(struct backup_job *job, size_t threads)

@@ -59,8 +59,9 @@ void backup_trim(size_t keep);
 /* The same as STAYPUT_HOST_KEEP wants it. */
 void backup_trim_to_environment(void);
 
-/* How much backup_trim(0) could give back at most. */
-size_t backup_droppable(void);
+/* Gives that many bytes back, at the cost of backups of active blocks, which only save
+ * copies. False, and nothing given, when there are not as many. */
+bool backup_make_room(size_t lacking);
 
 /* Lets go of a block's backup, if it has one. */
 void backup_drop(struct block *block);

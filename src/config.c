@@ -43,12 +43,6 @@ static const char *const log_names[] = {
 	[LOG_DEBUG] = "debug",
 };
 
-const char *config_policy_name(int policy)
-{
-	return policy >= STAYPUT_HOST && policy <= STAYPUT_KEEP ? policy_names[policy]
-								: "default";
-}
-
 __attribute__((format(printf, 2, 3))) static void complain(
 	struct complaints *c, const char *format, ...)
 {

@@ -34,9 +34,6 @@ const struct config *config(void);
 
 bool config_valid_tag(const char *tag);
 
-/* STAYPUT_HOST ... STAYPUT_KEEP as the environment spells it: "host" ... "keep". */
-const char *config_policy_name(int policy);
-
 /* Reads `env` through `get`; what cannot be read keeps its default and is told in
  * `complaints`, one line each. Apart for the tests. */
 void config_read(struct config *c, const char *(*get)(const char *name), char *complaints,

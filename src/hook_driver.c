@@ -49,7 +49,7 @@ STAYPUT_HOOK CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 	real = REAL(cuMemAlloc_v2);
 	err = real ? real(ptr, size) : CUDA_ERROR_NOT_INITIALIZED;
 	if (in_region && err == CUDA_SUCCESS)
-		alloc_count_native(*ptr, size, &choice, choice.policy == STAYPUT_KEEP);
+		alloc_count_native(*ptr, size, &choice);
 	return err;
 }
 
@@ -90,8 +90,7 @@ STAYPUT_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t
 	err = real ? real(ptr, pitch, width, height, element)
 		   : CUDA_ERROR_NOT_INITIALIZED;
 	if (in_region && err == CUDA_SUCCESS)
-		alloc_count_native(
-			*ptr, *pitch * height, &choice, choice.policy == STAYPUT_KEEP);
+		alloc_count_native(*ptr, *pitch * height, &choice);
 	return err;
 }
 

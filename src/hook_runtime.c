@@ -98,12 +98,6 @@ static bool allocate(const struct choice *choice, size_t size, void *caller,
 	return !hook_goes_native(err);
 }
 
-static void count_native(const struct choice *choice, const void *ptr, size_t size)
-{
-	alloc_count_native(
-		(CUdeviceptr)ptr, size, choice, choice->policy == STAYPUT_KEEP);
-}
-
 STAYPUT_HOOK cudaError_t cudaMalloc(void **ptr, size_t size)
 {
 	void *caller = __builtin_return_address(0);
@@ -123,7 +117,7 @@ STAYPUT_HOOK cudaError_t cudaMalloc(void **ptr, size_t size)
 	answer = real ? real(ptr, size) : cudaErrorInitializationError;
 	hook_leave();
 	if (in_region && answer == cudaSuccess)
-		count_native(&choice, *ptr, size);
+		alloc_count_native((CUdeviceptr)*ptr, size, &choice);
 	return answer;
 }
 
@@ -175,7 +169,7 @@ STAYPUT_HOOK cudaError_t cudaMallocPitch(
 	answer = real ? real(ptr, pitch, width, height) : cudaErrorInitializationError;
 	hook_leave();
 	if (in_region && answer == cudaSuccess)
-		count_native(&choice, *ptr, *pitch * height);
+		alloc_count_native((CUdeviceptr)*ptr, *pitch * height, &choice);
 	return answer;
 }
 
@@ -204,7 +198,8 @@ STAYPUT_HOOK cudaError_t cudaMalloc3D(
 	answer = real ? real(ptr, extent) : cudaErrorInitializationError;
 	hook_leave();
 	if (in_region && answer == cudaSuccess)
-		count_native(&choice, ptr->ptr, ptr->pitch * rows.count);
+		alloc_count_native(
+			(CUdeviceptr)ptr->ptr, ptr->pitch * rows.count, &choice);
 	return answer;
 }
 

@@ -179,40 +179,28 @@ static size_t missing_in(const struct block *list)
  * the memory that is idle or on its way. */
 static size_t missing_on(const struct device *dev)
 {
-	size_t missing = 0, there = dev->pool.filling_bytes;
+	size_t missing = 0, there;
 
+	lock_take();
+	there = dev->pool.filling_bytes;
 	for (struct region *r = region_first_locked(); r; r = r->next)
 		for (struct space *s = r->spaces; s && r->reserved; s = s->next)
 			if (s->device == dev && s->policy == STAYPUT_HOST)
 				missing += missing_in(s->large) + missing_in(s->shared);
 	for (const struct extent *e = dev->pool.idle; e; e = e->next)
 		there += e->size;
+	lock_drop();
 	return missing > there ? missing - there : 0;
 }
 
-static size_t missing_now(const struct device *dev)
-{
-	size_t missing;
-
-	lock_take();
-	missing = missing_on(dev);
-	lock_drop();
-	return missing;
-}
-
-/* As before a pause, backups of active memory make room. */
 static int reserve_on(struct device *dev)
 {
-	size_t size = missing_now(dev), lacking = size ? hostpool_book(size) : 0, total;
+	size_t size = missing_on(dev), lacking = size ? hostpool_book(size) : 0;
 
 	if (lacking > 0) {
-		if (lacking > backup_droppable())
+		if (!backup_make_room(lacking))
 			return STAYPUT_ERR_HOST_MEMORY;
-		lock_take();
-		total = hostpool_total_locked();
-		lock_drop();
-		backup_trim(total > lacking ? total - lacking : 0);
-		size = missing_now(dev);
+		size = missing_on(dev);
 		if (size && hostpool_book(size) > 0)
 			return STAYPUT_ERR_HOST_MEMORY;
 	}

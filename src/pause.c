@@ -98,11 +98,10 @@ static void note_booking(struct operation *op)
 		op->works[i].job.booked = op->works[i].job.fresh_bytes;
 }
 
-/* Backups of active memory are only there to save copies: they go when room is short and
- * that helps. */
+/* When room is short, the places are taken anew after some has been made. */
 static int find_room(struct operation *op)
 {
-	size_t fresh, lacking, total;
+	size_t fresh, lacking;
 	int err = place_all(op, &fresh);
 
 	if (err != STAYPUT_OK)
@@ -114,12 +113,8 @@ static int find_room(struct operation *op)
 		return STAYPUT_OK;
 	}
 	unplace_all(op, op->work_count);
-	if (lacking > backup_droppable())
+	if (!backup_make_room(lacking))
 		return STAYPUT_ERR_HOST_MEMORY;
-	lock_take();
-	total = hostpool_total_locked();
-	lock_drop();
-	backup_trim(total > lacking ? total - lacking : 0);
 	err = place_all(op, &fresh);
 	if (err != STAYPUT_OK)
 		return err;
