@@ -257,6 +257,57 @@ STAYPUT_API int stayput_host_trim(size_t keep_bytes);
  */
 STAYPUT_API const void *stayput_host_copy(const void *ptr, size_t size);
 
+/* What a callback is told of. */
+enum {
+	STAYPUT_RELEASING = 1, /* is about to lose its memory */
+	STAYPUT_RESTORED = 2,  /* has memory again, and contents as the policies say */
+};
+
+/* Addresses of whole allocations, as many as lie in them. */
+struct stayput_range {
+	uint64_t base;
+	uint64_t size;
+	int device; /* CUDA ordinal in this process */
+	int reserved;
+};
+
+/*
+ * What is to be called when memory goes and comes. Registrations of memory with NCCL
+ * (ncclCommRegister) or an RDMA card (ibv_reg_mr) keep leading to the physical memory that
+ * was there when they were made: give them up at STAYPUT_RELEASING, make them again at
+ * STAYPUT_RESTORED. docs/registrations.md has an example.
+ *
+ *   change   one of the above
+ *   tag      the region
+ *   ranges   `count` of them, valid during the call
+ *   user     as given to stayput_on_change()
+ */
+typedef void stayput_change_fn(int change, const char *tag,
+	const struct stayput_range *ranges, size_t count, void *user);
+
+/*
+ * From here, call `fn` for each region that a pause or resume changes: with
+ * STAYPUT_RELEASING before the pause waits for work in flight, while all memory is there;
+ * with STAYPUT_RESTORED after a resume, and at the end of a pause that failed, for what has
+ * its memory then. Memory that is freed while paused is not heard of again.
+ *
+ * Callbacks run in the thread that pauses or resumes, one after another in the order in
+ * which they came; the operation waits for them. They may call CUDA, allocate, and use
+ * what only asks here; pausing and resuming answer STAYPUT_ERR_BUSY, and a free of memory
+ * that is about to be released cudaErrorNotPermitted. The same pair counts once.
+ *
+ *   STAYPUT_ERR_INVALID       fn is NULL
+ *   STAYPUT_ERR_HOST_MEMORY   there are 16 callbacks already
+ */
+STAYPUT_API int stayput_on_change(stayput_change_fn *fn, void *user);
+
+/*
+ * Do not call it any more. An operation under way in another thread may still.
+ *
+ *   STAYPUT_ERR_NOT_FOUND   this pair is not there
+ */
+STAYPUT_API int stayput_on_change_remove(stayput_change_fn *fn, void *user);
+
 struct stayput_info {
 	size_t struct_size;
 	char tag[STAYPUT_TAG_SIZE];

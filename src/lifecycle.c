@@ -3,6 +3,7 @@
 
 #include "backup.h"
 #include "block.h"
+#include "change.h"
 #include "clock.h"
 #include "config.h"
 #include "device.h"
@@ -112,7 +113,10 @@ static void tell_empty(const struct operation *op)
 static void finish(struct operation *op, const char *verb, int err,
 	const struct stayput_report *report)
 {
+	change_note_restored(op);
 	operation_publish(op);
+	change_tell_restored(op);
+	change_close(op);
 	operation_end(op);
 	log_report(verb, err, report);
 }
@@ -129,6 +133,8 @@ int lifecycle_pause(const char *const *tags, size_t count,
 		return err;
 	}
 	tell_empty(&op);
+	if (op.region_count > 0)
+		change_warn_of_nccl(op.regions[0]->tag);
 	err = pause_run(&op);
 	fill_report(report, &op, true, start);
 	finish(&op, "paused", err, report);

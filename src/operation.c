@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "block.h"
+#include "change.h"
 #include "error.h"
 #include "lock.h"
 #include "region.h"
@@ -82,6 +83,10 @@ int operation_begin(
 {
 	int err;
 
+	if (change_is_telling())
+		return error_set(
+			STAYPUT_ERR_BUSY, "called from a callback of "
+					  "stayput_on_change(), during an operation");
 	lock_take();
 	op->regions = calloc(count + count_regions_locked() + 1, sizeof *op->regions);
 	err = op->regions ? list_regions_locked(op, tags, count) : operation_no_memory();

@@ -15,6 +15,7 @@
 #include "work.h"
 
 struct block;
+struct range_list;
 struct region;
 
 struct operation {
@@ -27,6 +28,7 @@ struct operation {
 	size_t secured;        /* pause: works that have all they need; under the lock */
 	bool failed;           /* pause: a work could not do its part; under the lock */
 	bool resumed;          /* resume: all contents are in place */
+	struct range_list *changes; /* change.c: NULL when nobody listens */
 };
 
 /* Claims the regions of `tags` (count 0: all), waiting for other operations unless

@@ -10,6 +10,7 @@
 
 #include "block.h"
 #include "capture.h"
+#include "change.h"
 #include "clock.h"
 #include "config.h"
 #include "device.h"
@@ -319,6 +320,10 @@ int pause_run(struct operation *op)
 		return operation_no_memory();
 	if (op->work_count == 0)
 		return STAYPUT_OK;
+	err = change_open(op, false);
+	if (err != STAYPUT_OK)
+		return err;
+	change_tell_releasing(op);
 	err = synchronize_all(op);
 	op->failed = false;
 	if (err == STAYPUT_OK)

@@ -12,6 +12,7 @@
 #include "backup.h"
 #include "block.h"
 #include "capture.h"
+#include "change.h"
 #include "device.h"
 #include "fork.h"
 #include "hostpool.h"
@@ -90,6 +91,7 @@ enum release_way {
 	RELEASE_AT_ONCE,  /* no memory behind it, so no work can use it */
 	RELEASE_DEFERRED, /* after the capture */
 	RELEASE_SYNCED,   /* after its work; captures are held off */
+	RELEASE_REFUSED,  /* not in a callback of the operation that has it */
 };
 
 static enum release_way choose_way_locked(struct allocation *a)
@@ -128,14 +130,19 @@ static CUresult finish(struct allocation *a, bool unhold)
 	return forgive_exit(sync == CUDA_SUCCESS ? err : sync);
 }
 
-/* The settled allocation at `ptr`, or NULL. */
+static bool is_passing(const struct allocation *a)
+{
+	return a->block && (a->block->state == STAYPUT_PAUSING ||
+				   a->block->state == STAYPUT_RESUMING);
+}
+
+/* The settled allocation at `ptr`, or NULL. In a callback, which the operation waits for,
+ * it may not have settled. */
 static struct allocation *find_settled_locked(CUdeviceptr ptr)
 {
 	struct allocation *a = table_find_locked(ptr);
 
-	while (a && a->block &&
-		(a->block->state == STAYPUT_PAUSING ||
-			a->block->state == STAYPUT_RESUMING)) {
+	while (a && is_passing(a) && !change_is_telling()) {
 		lock_wait();
 		a = table_find_locked(ptr);
 	}
@@ -149,12 +156,16 @@ static CUresult release(CUdeviceptr ptr)
 
 	lock_take();
 	a = find_settled_locked(ptr);
-	if (a) {
+	if (a && is_passing(a)) {
+		way = RELEASE_REFUSED;
+	} else if (a) {
 		way = choose_way_locked(a);
 		forget_locked(a);
 	}
 	lock_drop();
 	switch (way) {
+	case RELEASE_REFUSED:
+		return CUDA_ERROR_NOT_PERMITTED;
 	case RELEASE_NATIVE:
 		free(a);
 		return CUDA_ERROR_NOT_FOUND;

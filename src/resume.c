@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "block.h"
+#include "change.h"
 #include "clock.h"
 #include "config.h"
 #include "device.h"
@@ -291,6 +292,9 @@ int resume_run(struct operation *op, double deadline)
 
 	if (!operation_collect(op, STAYPUT_PAUSED))
 		return operation_no_memory();
+	err = change_open(op, true);
+	if (err != STAYPUT_OK)
+		return err;
 	for (size_t i = 0; i < op->work_count; i++) {
 		struct work *w = &op->works[i];
 

@@ -7,6 +7,7 @@
 
 #include "backup.h"
 #include "block.h"
+#include "change.h"
 #include "config.h"
 #include "device.h"
 #include "error.h"
@@ -199,6 +200,25 @@ static void fill_info_locked(const struct allocation *a, struct stayput_info *in
 		.generation = a->block ? a->block->generation - a->born : 0,
 	};
 	strcpy(info->tag, a->space->region->tag);
+}
+
+STAYPUT_API int stayput_on_change(stayput_change_fn *fn, void *user)
+{
+	int saved = errno, err;
+
+	if (!fn)
+		return error_set(STAYPUT_ERR_INVALID, "the callback is NULL");
+	err = change_add(fn, user);
+	errno = saved;
+	return err;
+}
+
+STAYPUT_API int stayput_on_change_remove(stayput_change_fn *fn, void *user)
+{
+	if (change_remove(fn, user))
+		return STAYPUT_OK;
+	return error_set(STAYPUT_ERR_NOT_FOUND, "no callback %p with user %p was there",
+		*(void **)&fn, user);
 }
 
 STAYPUT_API int stayput_query(const void *ptr, struct stayput_info *info)
