@@ -34,7 +34,8 @@ LINK_SO      = -shared -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^)
 # The deep library is the other one and these.
 DEEP  := $(B)/hook_lookup.o $(B)/lookup.o
 OBJ   := $(filter-out $(DEEP),$(patsubst src/%.c,$(B)/%.o,$(wildcard src/*.c)))
-TESTS := $(patsubst tests/%.c,$(B)/%,$(wildcard tests/test_*.c))
+TESTS := $(patsubst tests/%.c,$(B)/%,$(wildcard tests/test_*.c)) \
+         $(patsubst tests/%.sh,$(B)/%,$(wildcard tests/test_*.sh))
 
 all: $(B)/libstayput.so $(B)/libstayput-deep.so
 
@@ -67,6 +68,11 @@ LINK_TEST = -L$(B) -lstayput -L$(B)/fake -lcudart -lcuda \
 
 $(B)/test_%: tests/test_%.c $(B)/libstayput.so fakecuda
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $< $(LINK_TEST) $(LDFLAGS)
+
+# Tests that are scripts: SCRIPT BUILD [TEST].
+$(B)/test_%: tests/test_%.sh | $(B)/.gitignore
+	printf '#!/bin/sh\nexec %s/tests/test_$*.sh %s "$$@"\n' '$(CURDIR)' '$(CURDIR)/$(B)' >$@
+	chmod +x $@
 
 $(B)/digest_reference.o: tests/digest_reference.c | $(B)/.gitignore
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
