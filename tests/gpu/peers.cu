@@ -65,6 +65,26 @@ static void enable(int accessor, int owner)
 	CUDA(cudaDeviceEnablePeerAccess(owner, 0));
 }
 
+/* While `other` is the current device, without peer access: copies between the host and the
+ * memory of `device`, in the region and native. */
+static void copy_from_elsewhere(int device, int other)
+{
+	unsigned *in_region = region_malloc(device), *native, word = 3;
+	cudaError_t reference;
+
+	CUDA(cudaSetDevice(device));
+	CUDA(cudaMalloc((void **)&native, 4096));
+	CUDA(cudaSetDevice(other));
+	reference = cudaMemcpy(native, &word, 4, cudaMemcpyHostToDevice);
+	CHECK(cudaMemcpy(in_region, &word, 4, cudaMemcpyHostToDevice) == reference);
+	CHECK(cudaMemcpy(&word, in_region, 4, cudaMemcpyDeviceToHost) == reference);
+	CHECK(cudaMemset(in_region, 0, 4) == cudaMemset(native, 0, 4));
+	cudaGetLastError();
+	CUDA(cudaSetDevice(device));
+	CUDA(cudaFree(in_region));
+	CUDA(cudaFree(native));
+}
+
 int main()
 {
 	unsigned *before = region_malloc(0), *after, *other;
@@ -75,6 +95,7 @@ int main()
 		printf("skipped: one GPU\n");
 		return 0;
 	}
+	copy_from_elsewhere(1, 0);
 	enable(1, 0);
 	enable(0, 1);
 	after = region_malloc(0);
