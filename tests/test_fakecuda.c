@@ -235,6 +235,19 @@ static void native_frees_know_only_native_memory(void)
 	CHECK_EQ(cuMemFree(native + 512), CUDA_ERROR_INVALID_VALUE);
 	CHECK_EQ(cuMemFree(native), 0);
 	CHECK_EQ(cuMemFree(native), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemAlloc(&native, MIB2), 0);
+	CHECK_EQ(cuMemFreeAsync(native, NULL), 0);
+	CHECK_EQ(cuCtxSynchronize(), 0);
+	CHECK_EQ(cases_report().native_allocs, 0);
+}
+
+static void an_allocation_that_fails_answers_null(void)
+{
+	CUdeviceptr native = 1;
+
+	cases_start();
+	CHECK_EQ(cuMemAlloc(&native, (size_t)1 << 50), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQ(native, 0);
 }
 
 static void range_queries_differ_for_vmm_memory(void)
@@ -421,6 +434,7 @@ static const struct test tests[] = {
 	TEST(the_budget_is_kept),
 	TEST(small_allocations_share_a_granule),
 	TEST(native_frees_know_only_native_memory),
+		TEST(an_allocation_that_fails_answers_null),
 	TEST(range_queries_differ_for_vmm_memory),
 	TEST(reserved_memory_is_unknown),
 	TEST(sync_memops_and_ipc_are_for_native_memory),

@@ -279,6 +279,22 @@ static void peer_access_does_nothing_for_vmm_memory(void)
 	CHECK_EQ(cuCtxSynchronize(), 0);
 }
 
+/* Native memory is reached while any device is current. */
+static void a_copy_to_the_host_needs_access_of_the_current_device(void)
+{
+	CUdeviceptr vmm, native;
+	char host[64];
+
+	start_two_devices();
+	vmm = cases_allocate(MIB2);
+	cases_enter(0);
+	CHECK_EQ(cuMemAlloc(&native, 64), 0);
+	cases_enter(1);
+	CHECK_EQ(cuMemcpyDtoH(host, native, 64), 0);
+	CHECK_EQ(cuMemcpyDtoH(host, vmm, 64), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemcpyHtoD(vmm, host, 64), CUDA_ERROR_INVALID_VALUE);
+}
+
 static void a_kernel_needs_access_to_vmm_memory_of_a_peer(void)
 {
 	CUcontext first;
@@ -324,6 +340,7 @@ static const struct test process[] = {
 	TEST(proc_addresses_follow_version_and_flavour),
 	TEST(an_old_driver_hides_what_is_newer),
 	TEST(peer_access_does_nothing_for_vmm_memory),
+	TEST(a_copy_to_the_host_needs_access_of_the_current_device),
 	TEST(a_kernel_needs_access_to_vmm_memory_of_a_peer),
 	TEST(a_kernel_needs_peer_access_to_native_memory),
 };

@@ -299,7 +299,7 @@ static void check_allocation(void)
 	ptr = &ptr;
 	CHECK_EQ(RUNTIME(cudaMalloc, runtime_malloc)(&ptr, (size_t)1 << 63),
 		cudaErrorMemoryAllocation);
-	CHECK(ptr == &ptr);
+	CHECK(ptr == NULL);
 	CHECK_EQ(RUNTIME(cudaPeekAtLastError, runtime_void)(), cudaErrorMemoryAllocation);
 	CHECK_EQ(RUNTIME(cudaGetLastError, runtime_void)(), cudaErrorMemoryAllocation);
 	CHECK_EQ(RUNTIME(cudaGetLastError, runtime_void)(), cudaSuccess);

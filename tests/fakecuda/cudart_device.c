@@ -278,6 +278,8 @@ RUNTIME(cudaDeviceEnablePeerAccess, int peer, unsigned int flags)
 	CUcontext ctx;
 
 	err = err ? err : runtime_context_of(peer, &ctx);
+	if (!err && peer == self.device)
+		err = cudaErrorPeerAccessUnsupported;
 	return runtime_leave(
 		err ? err : translate(CALL(cuCtxEnablePeerAccess)(ctx, flags)));
 }

@@ -16,7 +16,7 @@ static cudaError_t allocate(void **ptr, size_t size)
 		return cudaSuccess;
 	}
 	err = CALL(cuMemAlloc)(&at, size);
-	if (err == CUDA_SUCCESS)
+	if (err == CUDA_SUCCESS || err == CUDA_ERROR_OUT_OF_MEMORY)
 		*ptr = (void *)at;
 	return translate(err);
 }

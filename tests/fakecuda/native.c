@@ -258,8 +258,7 @@ static CUresult allocate(CUdeviceptr *ptr, size_t size)
 		return err;
 	fake_lock();
 	err = native_place_locked(context_current(), size, RANGE_NATIVE, &range);
-	if (err == CUDA_SUCCESS)
-		*ptr = range->base;
+	*ptr = err == CUDA_SUCCESS ? range->base : 0;
 	fake_unlock();
 	return err;
 }

@@ -162,6 +162,8 @@ CUresult pool_free(CUdeviceptr at)
 	range = space_find_locked(at);
 	if (range && range->base == at && range->kind == RANGE_ASYNC)
 		pool_give_back_locked(range);
+	else if (range && range->base == at && range->kind == RANGE_NATIVE)
+		native_remove_locked(range);
 	fake_unlock();
 	return CUDA_SUCCESS;
 }
@@ -174,7 +176,8 @@ static CUresult release(CUdeviceptr ptr, CUstream stream)
 
 	fake_lock();
 	range = space_find_locked(ptr);
-	found = range && range->base == ptr && range->kind == RANGE_ASYNC;
+	found = range && range->base == ptr &&
+		(range->kind == RANGE_ASYNC || range->kind == RANGE_NATIVE);
 	fake_unlock();
 	if (!found || stream_captures(stream))
 		return CUDA_ERROR_INVALID_VALUE;

@@ -7,7 +7,6 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,7 +70,8 @@ static void odd_sizes(void)
 	say("cudaMallocPitch without height", cudaMallocPitch(&p, &pitch, 4, 0));
 }
 
-/* cudaGetLastError() after these is success in a region, and is not asked. */
+/* Native memory answers NULL as well, and leaves an error for cudaGetLastError(): a region
+ * touches neither. */
 static void too_large(void)
 {
 	void *p = (void *)1;
@@ -79,9 +79,7 @@ static void too_large(void)
 
 	say_number("2^63 bytes", cudaMalloc(&p, (size_t)1 << 63));
 	say_number("2^50 bytes", cudaMalloc(&p, (size_t)1 << 50));
-	say_number("the pointer is as it was", (uintptr_t)p);
 	say_driver("cuMemAlloc of 2^50 bytes", cuMemAlloc(&d, (size_t)1 << 50));
-	say_number("the pointer is as it was", d);
 	cudaGetLastError();
 }
 
