@@ -21,22 +21,25 @@ static CUresult create(struct block *block)
 	return driver()->cuMemCreate(&block->handle, block->size, &prop, 0);
 }
 
-/* For the owner and its peers. */
-static CUresult set_access(
-	const struct device *dev, CUdeviceptr base, size_t size, uint64_t peers)
+/* For the devices of a mask, none included. */
+static CUresult set_access(CUdeviceptr base, size_t size, uint64_t devices)
 {
 	CUmemAccessDesc access[DEVICE_MAX];
 	size_t count = 0;
 
-	peers |= UINT64_C(1) << dev->ordinal;
 	for (int id = 0; id < DEVICE_MAX; id++)
-		if (peers >> id & 1)
+		if (devices >> id & 1)
 			access[count++] = (CUmemAccessDesc){
 				.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
 					.id = id},
 				.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 			};
-	return driver()->cuMemSetAccess(base, size, access, count);
+	return count ? driver()->cuMemSetAccess(base, size, access, count) : CUDA_SUCCESS;
+}
+
+static uint64_t owner_of(const struct block *block)
+{
+	return UINT64_C(1) << block->span->device->ordinal;
 }
 
 /* A handle that is not released keeps its memory: that is worth a second try. */
@@ -57,7 +60,7 @@ CUresult block_map(struct block *block)
 	if (err != CUDA_SUCCESS)
 		goto release;
 	block->allowed = block->span->device->peers;
-	err = set_access(block->span->device, block->base, block->size, block->allowed);
+	err = set_access(block->base, block->size, owner_of(block) | block->allowed);
 	if (err != CUDA_SUCCESS)
 		goto unmap;
 	block->mapped = true;
@@ -75,7 +78,7 @@ void block_allow_peers(struct block *block)
 	uint64_t peers = block->span->device->peers;
 
 	if (block->allowed != peers)
-		set_access(block->span->device, block->base, block->size, peers);
+		set_access(block->base, block->size, peers);
 	block->allowed = peers;
 }
 
@@ -133,15 +136,18 @@ CUresult block_map_all(struct block *const *blocks, size_t count, size_t *done)
 	return err;
 }
 
-CUresult block_access_all(struct block *const *blocks, size_t count)
+CUresult block_access_all(struct block *const *blocks, size_t count, enum access who)
 {
 	CUresult err = CUDA_SUCCESS;
+	uint64_t devices;
 	size_t n;
 
 	for (size_t i = 0; i < count && err == CUDA_SUCCESS; i += n) {
 		n = run_length(blocks + i, count - i);
-		err = set_access(blocks[i]->span->device, blocks[i]->base,
-			run_bytes(blocks + i, n), blocks[i]->span->device->peers);
+		devices = who == ACCESS_OWNER ? 0 : blocks[i]->span->device->peers;
+		if (who != ACCESS_PEERS)
+			devices |= owner_of(blocks[i]);
+		err = set_access(blocks[i]->base, run_bytes(blocks + i, n), devices);
 	}
 	return err;
 }

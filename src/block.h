@@ -44,6 +44,13 @@ struct block {
 	struct block *prev, *next;     /* in its space */
 };
 
+/* Whom access is set for. */
+enum access {
+	ACCESS_OWNER,
+	ACCESS_PEERS, /* the owner's peers, without it */
+	ACCESS_ALL,
+};
+
 /* Physical memory for a block at its address, mapped and accessible. On an error nothing
  * is left. */
 CUresult block_map(struct block *block);
@@ -60,7 +67,7 @@ CUresult block_unmap(struct block *block);
  * which it has succeeded. */
 CUresult block_create_all(struct block *const *blocks, size_t count, size_t *done);
 CUresult block_map_all(struct block *const *blocks, size_t count, size_t *done);
-CUresult block_access_all(struct block *const *blocks, size_t count);
+CUresult block_access_all(struct block *const *blocks, size_t count, enum access who);
 CUresult block_unmap_all(struct block *const *blocks, size_t count, size_t *done);
 
 /* For blocks that were created and not mapped. */

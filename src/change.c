@@ -224,8 +224,10 @@ void change_warn_of_nccl(const char *tag)
 		!dl_iterate_phdr(is_nccl, NULL) || atomic_exchange(&told, true))
 		return;
 	log_line(LOG_WARN,
-		"region %s is paused while NCCL is loaded and NCCL_GRAPH_REGISTER is not 0: "
-		"a CUDA graph with NCCL calls may hold registrations of its memory, which "
+		"region %s is paused while NCCL is loaded and NCCL_GRAPH_REGISTER is not "
+		"0: "
+		"a CUDA graph with NCCL calls may hold registrations of its memory, "
+		"which "
 		"lead to the old memory after a resume; set NCCL_GRAPH_REGISTER=0",
 		tag);
 }

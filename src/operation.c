@@ -84,9 +84,9 @@ int operation_begin(
 	int err;
 
 	if (change_is_telling())
-		return error_set(
-			STAYPUT_ERR_BUSY, "called from a callback of "
-					  "stayput_on_change(), during an operation");
+		return error_set(STAYPUT_ERR_BUSY,
+			"called from a callback of "
+			"stayput_on_change(), during an operation");
 	lock_take();
 	op->regions = calloc(count + count_regions_locked() + 1, sizeof *op->regions);
 	err = op->regions ? list_regions_locked(op, tags, count) : operation_no_memory();

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "block.h"
+#include "change.h"
 #include "device.h"
 #include "lock.h"
 #include "log.h"
@@ -65,14 +66,15 @@ static size_t add_all_locked(
 	return n;
 }
 
-/* The active blocks on a device, once nobody is pausing or resuming any. */
+/* The active blocks on a device, once nobody is pausing or resuming any; but a callback of
+ * the one that is does not wait for itself. */
 static struct range *list_blocks(const struct device *owner, size_t *count)
 {
 	struct range *ranges;
 	bool settled;
 
 	lock_take();
-	while (add_all_locked(owner, NULL, &settled), !settled)
+	while (add_all_locked(owner, NULL, &settled), !settled && !change_is_telling())
 		lock_wait();
 	*count = add_all_locked(owner, NULL, &settled);
 	ranges = calloc(*count + 1, sizeof *ranges);

@@ -62,7 +62,8 @@ static CUresult map_batch(struct work *w, size_t first, size_t count, const char
 	}
 	if (err == CUDA_SUCCESS) {
 		*call = "cuMemSetAccess";
-		err = block_access_all(blocks, count);
+		err = block_access_all(blocks, count,
+			w->operation->work_count == 1 ? ACCESS_ALL : ACCESS_OWNER);
 	}
 	clock_add(&w->report.seconds_map, start);
 	if (err != CUDA_SUCCESS)
@@ -253,6 +254,17 @@ static int bring_back(struct work *w)
 	return err;
 }
 
+/* Setting access for a peer waits for the copies of that one as well, so of several devices
+ * none sets it before its copies have ended. */
+static int let_peers_in(struct work *w)
+{
+	double start = clock_now();
+	CUresult err = block_access_all(w->blocks, w->count, ACCESS_PEERS);
+
+	clock_add(&w->report.seconds_map, start);
+	return err == CUDA_SUCCESS ? STAYPUT_OK : say_failed(w, "cuMemSetAccess", err);
+}
+
 static int wait_for_contents(struct work *w)
 {
 	double start = clock_now();
@@ -266,6 +278,8 @@ static int wait_for_contents(struct work *w)
 	w->report.bytes_copied = w->job.bytes_copied;
 	if (result != CUDA_SUCCESS)
 		err = say_failed(w, "copying from the host", result);
+	if (err == STAYPUT_OK && w->operation->work_count > 1)
+		err = let_peers_in(w);
 	start = clock_now();
 	if (err == STAYPUT_OK && config()->verify && w->host_count > 0)
 		err = backup_verify(&w->job);

@@ -204,7 +204,8 @@ static void load_nccl(void)
 	CHECK(mkdtemp(dir));
 	snprintf(path, sizeof path, "%s/libnccl.so.2", dir);
 	snprintf(command, sizeof command,
-		"cp \"$(dirname \"$(readlink /proc/%d/exe)\")\"/fake/libnvidia-ml.so.1 %s",
+		"cp \"$(dirname \"$(readlink /proc/%d/exe)\")\"/fake/libnvidia-ml.so.1 "
+		"%s",
 		getpid(), path);
 	CHECK_EQ(system(command), 0);
 	CHECK(dlopen(path, RTLD_NOW));

@@ -434,7 +434,7 @@ static const struct test tests[] = {
 	TEST(the_budget_is_kept),
 	TEST(small_allocations_share_a_granule),
 	TEST(native_frees_know_only_native_memory),
-		TEST(an_allocation_that_fails_answers_null),
+	TEST(an_allocation_that_fails_answers_null),
 	TEST(range_queries_differ_for_vmm_memory),
 	TEST(reserved_memory_is_unknown),
 	TEST(sync_memops_and_ipc_are_for_native_memory),

@@ -141,9 +141,9 @@ static void ranges(void)
 	say_driver("RANGE_START_ADDR",
 		cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
 			(CUdeviceptr)p + 100));
-	say_driver("RANGE_SIZE",
-		cuPointerGetAttribute(
-			&range, CU_POINTER_ATTRIBUTE_RANGE_SIZE, (CUdeviceptr)p));
+	say_driver(
+		"RANGE_SIZE", cuPointerGetAttribute(&range,
+				      CU_POINTER_ATTRIBUTE_RANGE_SIZE, (CUdeviceptr)p));
 	say_number("start is right", start == (CUdeviceptr)p);
 	say_number("size", range);
 	say_driver("cuMemGetAddressRange of a host address",
@@ -217,8 +217,7 @@ static void ipc(void)
 	memset(&handle, 0, sizeof handle);
 	cudaMalloc(&p, MIB);
 	say("handle of memory", cudaIpcGetMemHandle(&handle, p));
-	say("handle of an address inside",
-		cudaIpcGetMemHandle(&handle, (char *)p + 512));
+	say("handle of an address inside", cudaIpcGetMemHandle(&handle, (char *)p + 512));
 	say("handle of a stack address", cudaIpcGetMemHandle(&handle, on_stack));
 	cudaIpcGetMemHandle(&handle, p);
 	say("opened where it was made",

@@ -90,8 +90,7 @@ static void *look_up(const char *name, int version)
 {
 	void *found = NULL;
 
-	cuGetProcAddress_v2(
-		name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, NULL);
+	cuGetProcAddress_v2(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, NULL);
 	return found;
 }
 
@@ -101,8 +100,7 @@ static void *look_up(const char *name, int version)
 {
 	void *found = NULL;
 
-	cudaGetDriverEntryPointByVersion(
-		name, &found, version, cudaEnableDefault, NULL);
+	cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, NULL);
 	return found;
 }
 
