@@ -74,6 +74,8 @@ $(B)/test_%: tests/test_%.sh | $(B)/.gitignore
 	printf '#!/bin/sh\nexec %s/tests/test_$*.sh %s "$$@"\n' '$(CURDIR)' '$(CURDIR)/$(B)' >$@
 	chmod +x $@
 
+$(B)/test_rules: | loading
+
 $(B)/digest_reference.o: tests/digest_reference.c | $(B)/.gitignore
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
 
@@ -81,7 +83,7 @@ $(B)/test_backup: tests/test_backup.c $(B)/digest_reference.o $(B)/hostmem.o \
 		$(B)/libstayput.so fakecuda
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK_TEST) $(LDFLAGS)
 
-$(B)/test_config: tests/test_config.c $(B)/config.o $(B)/log.o
+$(B)/test_config: tests/test_config.c $(B)/config.o $(B)/config_rules.o $(B)/log.o
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $^ $(LDFLAGS)
 
 -include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk

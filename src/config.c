@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config_rules.h"
 #include "log.h"
 
 enum {
@@ -149,6 +150,33 @@ static void read_default(struct config *c, const char *text, struct complaints *
 			text);
 }
 
+static void read_rules(struct config *c, const char *text, struct complaints *out)
+{
+	struct config_part bad;
+
+	if (!config_rules_read(c, text, &bad))
+		complain(out,
+			"STAYPUT_RULES: \"%.*s\" cannot be read; allowed are up to %d of "
+			"TAG:CONDITION,... separated by semicolons, with size>=N and "
+			"size<N (1000000, 2MiB), device=N and module=PART of a file "
+			"name; using none\n",
+			(int)(bad.len > 100 ? 100 : bad.len), bad.text, CONFIG_MATCHES);
+}
+
+static void read_exclude(struct config *c, const char *text, struct complaints *out)
+{
+	struct config_part bad;
+
+	if (!config_exclude_read(c, text, &bad))
+		complain(out,
+			"STAYPUT_EXCLUDE: \"%.*s\" cannot be read; allowed are none, or "
+			"parts of file names of 1 to %d bytes, separated by commas, "
+			"after "
+			"a + in addition to the default; using %s\n",
+			(int)(bad.len > 100 ? 100 : bad.len), bad.text,
+			CONFIG_PART_SIZE - 1, CONFIG_EXCLUDE_DEFAULT);
+}
+
 static void read_wait(struct config *c, const char *text, struct complaints *out)
 {
 	const char *p = text;
@@ -184,8 +212,7 @@ static void read_log(struct config *c, const char *text, struct complaints *out)
 			text);
 }
 
-/* Reads a number with a unit: bytes, KiB, MiB, GiB, TiB. */
-static bool read_size(const char *text, size_t *size)
+bool config_read_size(const char *text, size_t *size)
 {
 	static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
 	const char *p = text;
@@ -225,7 +252,7 @@ static void read_host_limit(struct config *c, const char *text, struct complaint
 {
 	if (read_number(text, "%", 1, 100, &c->host_limit_percent))
 		return;
-	if (read_size(text, &c->host_limit_bytes)) {
+	if (config_read_size(text, &c->host_limit_bytes)) {
 		c->host_limit_percent = 0;
 		return;
 	}
@@ -237,7 +264,7 @@ static void read_host_limit(struct config *c, const char *text, struct complaint
 
 static void read_host_keep(struct config *c, const char *text, struct complaints *out)
 {
-	if (strcmp(text, "all") != 0 && !read_size(text, &c->host_keep))
+	if (strcmp(text, "all") != 0 && !config_read_size(text, &c->host_keep))
 		complain(out,
 			"STAYPUT_HOST_KEEP: \"%.100s\" is not a size (0, 64GiB) or all; "
 			"using all\n",
@@ -279,6 +306,8 @@ void config_read(struct config *c, const char *(*get)(const char *name), char *c
 	} variables[] = {
 		{"STAYPUT_REGIONS", read_regions},
 		{"STAYPUT_DEFAULT", read_default},
+		{"STAYPUT_RULES", read_rules},
+		{"STAYPUT_EXCLUDE", read_exclude},
 		{"STAYPUT_RESUME_WAIT", read_wait},
 		{"STAYPUT_HOST_LIMIT", read_host_limit},
 		{"STAYPUT_HOST_KEEP", read_host_keep},
@@ -297,6 +326,7 @@ void config_read(struct config *c, const char *(*get)(const char *name), char *c
 		.threads = default_threads(),
 	};
 	complaints[0] = '\0';
+	read_exclude(c, CONFIG_EXCLUDE_DEFAULT, &out);
 	for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
 		text = get(variables[i].name);
 		if (text && *text)
@@ -305,6 +335,13 @@ void config_read(struct config *c, const char *(*get)(const char *name), char *c
 	text = get("STAYPUT_LOG_FILE");
 	if (text && *text)
 		c->log_file = text;
+}
+
+void config_free(struct config *c)
+{
+	free(c->rules);
+	free(c->matches);
+	free(c->exclude);
 }
 
 static const char *get_environment(const char *name)
@@ -345,7 +382,7 @@ const struct config *config(void)
 		log_setup(fresh->log_level, fresh->log_file);
 		seen = fresh;
 	} else {
-		free(fresh->rules);
+		config_free(fresh);
 		free(fresh);
 	}
 	errno = saved;

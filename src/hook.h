@@ -4,6 +4,7 @@
 #define HOOK_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include <cuda.h>
 
@@ -53,6 +54,26 @@ static inline void hook_leave(void)
 static inline bool hook_is_inside(void)
 {
 	return hook_depth > 0;
+}
+
+/* The device of the calling thread's context, or -1: for a request to the driver. */
+static inline int hook_device(void *caller)
+{
+	CUdevice device;
+
+	(void)caller;
+	return !fork_is_child() && driver_load() &&
+			       driver()->cuCtxGetDevice(&device) == CUDA_SUCCESS
+		       ? device
+		       : -1;
+}
+
+/* Bytes of `rows` rows, before the padding of rows that is not known yet. */
+static inline size_t hook_area(size_t width, size_t rows)
+{
+	size_t bytes;
+
+	return __builtin_mul_overflow(width, rows, &bytes) ? SIZE_MAX : bytes;
 }
 
 static inline void hook_capture_beginning(CUstream stream)

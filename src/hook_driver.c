@@ -14,6 +14,7 @@
 #include "real.h"
 #include "region.h"
 #include "release.h"
+#include "rules.h"
 #include "table.h"
 
 #if CUDA_VERSION < 12030
@@ -31,12 +32,20 @@ STAYPUT_HOOK CUresult cuStreamEndCapture_ptsz(CUstream, CUgraph *);
 #undef cuDevicePrimaryCtxReset
 STAYPUT_HOOK CUresult cuDevicePrimaryCtxReset(CUdevice);
 
+static bool choose(size_t size, void *caller, struct choice *choice)
+{
+	const struct request request = {size, caller, hook_device};
+
+	return !hook_is_inside() && region_choose(&request, choice);
+}
+
 STAYPUT_HOOK CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 {
 	typeof(&cuMemAlloc_v2) real;
 	struct choice choice;
 	struct place place;
-	bool in_region = ptr && size && !hook_is_inside() && region_choose(&choice);
+	bool in_region =
+		ptr && size && choose(size, __builtin_return_address(0), &choice);
 	CUresult err;
 
 	if (in_region && choice.policy != STAYPUT_KEEP) {
@@ -78,7 +87,8 @@ STAYPUT_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t
 	struct choice choice;
 	bool valid = ptr && pitch && width && height &&
 		     (element == 4 || element == 8 || element == 16);
-	bool in_region = valid && !hook_is_inside() && region_choose(&choice);
+	bool in_region = valid && choose(hook_area(width, height),
+					  __builtin_return_address(0), &choice);
 	CUresult err;
 
 	if (in_region && choice.policy != STAYPUT_KEEP) {

@@ -14,6 +14,7 @@
 #include "real.h"
 #include "region.h"
 #include "release.h"
+#include "rules.h"
 
 #if CUDART_VERSION < 12030
 typedef struct cudaGraphEdgeData_st cudaGraphEdgeData;
@@ -36,6 +37,22 @@ STAYPUT_HOOK cudaError_t cudaStreamEndCapture_ptsz(cudaStream_t, cudaGraph_t *);
 static cudaError_t runtime_error(CUresult err)
 {
 	return (cudaError_t)err;
+}
+
+/* Asking the runtime makes no context. */
+static int device_of_runtime(void *caller)
+{
+	typeof(&cudaGetDevice) get_device = real_find("cudaGetDevice", caller);
+	int device;
+
+	return get_device && get_device(&device) == cudaSuccess ? device : -1;
+}
+
+static bool choose(size_t size, void *caller, struct choice *choice)
+{
+	const struct request request = {size, caller, device_of_runtime};
+
+	return region_choose(&request, choice);
 }
 
 /* Since CUDA 12, cudaSetDevice() makes the device's context current. Before, it may leave
@@ -103,7 +120,7 @@ STAYPUT_HOOK cudaError_t cudaMalloc(void **ptr, size_t size)
 	void *caller = __builtin_return_address(0);
 	typeof(&cudaMalloc) real;
 	struct choice choice;
-	bool in_region = ptr && size && region_choose(&choice);
+	bool in_region = ptr && size && choose(size, caller, &choice);
 	cudaError_t answer;
 	CUdeviceptr ours;
 
@@ -152,7 +169,8 @@ STAYPUT_HOOK cudaError_t cudaMallocPitch(
 	void *caller = __builtin_return_address(0);
 	typeof(&cudaMallocPitch) real;
 	struct choice choice;
-	bool in_region = ptr && pitch && width && height && region_choose(&choice);
+	bool in_region = ptr && pitch && width && height &&
+			 choose(hook_area(width, height), caller, &choice);
 	cudaError_t answer;
 	CUdeviceptr ours;
 	struct rows rows = {.width = width, .count = height};
@@ -185,7 +203,7 @@ STAYPUT_HOOK cudaError_t cudaMalloc3D(
 	bool in_region =
 		ptr && extent.width &&
 		!__builtin_mul_overflow(extent.height, extent.depth, &rows.count) &&
-		rows.count && region_choose(&choice);
+		rows.count && choose(hook_area(rows.width, rows.count), caller, &choice);
 
 	if (in_region && allocate_rows(&choice, &rows, caller, &ours, &answer)) {
 		if (answer == cudaSuccess)

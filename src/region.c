@@ -10,6 +10,7 @@
 #include "error.h"
 #include "fork.h"
 #include "lock.h"
+#include "rules.h"
 #include "table.h"
 
 /* Pushes that need no heap. A thread that ends inside deeper ones leaks their record. */
@@ -80,22 +81,25 @@ static struct region *find_or_add(const char *tag)
 	return r;
 }
 
-static bool choose_default(struct choice *choice)
+/* What the environment chooses: its rules by index, then the default. */
+static bool choose_by_environment(const struct request *request, struct choice *choice)
 {
-	static _Atomic(struct region *) known;
+	static _Atomic(struct region *) known[CONFIG_MATCHES + 1];
 	const struct config *c = config();
+	int match = c->match_count > 0 ? rules_match(request) : -1;
+	const char *tag = match >= 0 ? c->matches[match].tag : c->default_tag;
+	size_t index = match >= 0 ? (size_t)match : CONFIG_MATCHES;
 	struct region *r;
 
-	if (!c->default_tag[0])
+	if (!tag[0])
 		return false;
-	r = atomic_load_explicit(&known, memory_order_acquire);
+	r = atomic_load_explicit(&known[index], memory_order_acquire);
 	if (!r) {
 		fork_watch();
-		r = find_or_add(c->default_tag);
-		atomic_store_explicit(&known, r, memory_order_release);
+		r = find_or_add(tag);
+		atomic_store_explicit(&known[index], r, memory_order_release);
 	}
-	*choice =
-		(struct choice){r, region_policy(c->default_tag, STAYPUT_POLICY_DEFAULT)};
+	*choice = (struct choice){r, region_policy(tag, STAYPUT_POLICY_DEFAULT)};
 	return r != NULL;
 }
 
@@ -105,12 +109,13 @@ static struct choice *entry(size_t index)
 				    : &deep_stack[index - STACK_INLINE];
 }
 
-bool region_choose(struct choice *choice)
+bool region_choose(const struct request *request, struct choice *choice)
 {
-	if (depth == 0)
-		return choose_default(choice);
-	*choice = *entry(depth - 1);
-	return choice->region != NULL;
+	if (depth > 0)
+		*choice = *entry(depth - 1);
+	else if (!choose_by_environment(request, choice))
+		return false;
+	return choice->region && !rules_exclude(request);
 }
 
 static int push(struct choice choice)

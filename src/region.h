@@ -15,6 +15,7 @@
 struct allocation;
 struct block;
 struct device;
+struct request;
 struct span;
 
 /* The part of a region on one device under one policy. */
@@ -47,8 +48,10 @@ struct choice {
 	int policy; /* STAYPUT_HOST ... STAYPUT_KEEP */
 };
 
-/* False: native. Never fails; costs a few loads when no region is in force. */
-bool region_choose(struct choice *choice);
+/* The region of an allocation, by the thread's pushes, else the environment's rules, else
+ * its default, unless the caller is excluded. False: native. Never fails; costs a few loads
+ * when no region is in force. */
+bool region_choose(const struct request *request, struct choice *choice);
 
 /* The calling thread's stack. STAYPUT_ERR_*, with the sentence set. */
 int region_push(const char *tag, int policy);

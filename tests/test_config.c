@@ -69,6 +69,97 @@ static void malformed_regions_are_told_and_count_as_unset(void)
 	}
 }
 
+static void rules_have_a_tag_and_conditions(void)
+{
+	char complaints[1024];
+	struct config c = read_one("STAYPUT_RULES",
+		"kv_cache:size>=1GiB;a:1:module=lib:x,size<4096,size>=2MiB,device=12",
+		complaints);
+
+	CHECK_EQ(strlen(complaints), 0);
+	CHECK_EQ(c.match_count, 2);
+	CHECK_EQ(strcmp(c.matches[0].tag, "kv_cache"), 0);
+	CHECK_EQ(c.matches[0].size_least, 1 << 30);
+	CHECK_EQ(c.matches[0].size_below, SIZE_MAX);
+	CHECK_EQ(c.matches[0].device, -1);
+	CHECK_EQ(strlen(c.matches[0].module), 0);
+	CHECK_EQ(strcmp(c.matches[1].tag, "a:1"), 0);
+	CHECK_EQ(strcmp(c.matches[1].module, "lib:x"), 0);
+	CHECK_EQ(c.matches[1].size_below, 4096);
+	CHECK_EQ(c.matches[1].size_least, 2 << 20);
+	CHECK_EQ(c.matches[1].device, 12);
+	config_free(&c);
+}
+
+static void malformed_rules_are_told_and_count_as_unset(void)
+{
+	static const char *const bad[] = {"a", "a:", "a:size=1", "a:size>1",
+		"a:size>=", "a:size>=1GB", "a:size>=-1", "a:size<x",
+		"a:device=", "a:device=-1", "a:device=x", "a:device=1000",
+		"a:module=", ":size>=1", "a/b:size>=1", "a b:size>=1", " a:size>=1",
+		"a:size>=1,", "a:,size>=1", "a:size>=1;", ";a:size>=1",
+		"a:size>=1 ,device=0", "a:device=1,device=1", "a:size<5,size<6",
+		"a:module=x,module=y", "*:size>=1",
+		"a:module="
+		"0123456789012345678901234567890123456789012345678901234567890123",
+		"0123456789012345678901234567890123456789012345678901234567890123:"
+		"size>=1"};
+	char complaints[1024], many[2000] = "a:size<1";
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct config c = read_one("STAYPUT_RULES", bad[i], complaints);
+
+		CHECK_EQ(c.match_count, 0);
+		CHECK_HAS(complaints, "STAYPUT_RULES: ");
+		CHECK_HAS(complaints, "using none");
+		config_free(&c);
+	}
+	for (int i = 1; i < CONFIG_MATCHES; i++)
+		strcat(many, ";a:size<1");
+	CHECK_EQ(read_one("STAYPUT_RULES", many, complaints).match_count, CONFIG_MATCHES);
+	strcat(many, ";a:size<1");
+	CHECK_EQ(read_one("STAYPUT_RULES", many, complaints).match_count, 0);
+	CHECK_HAS(complaints, "up to 64");
+}
+
+static void check_excluded(const char *value, size_t count, const char *last)
+{
+	char complaints[1024];
+	struct config c = read_one("STAYPUT_EXCLUDE", value, complaints);
+
+	CHECK_EQ(strlen(complaints), 0);
+	CHECK_EQ(c.exclude_count, count);
+	CHECK_EQ(count > 0 ? strcmp(c.exclude[count - 1], last) : 0, 0);
+	config_free(&c);
+}
+
+static void exclusions_are_replaced_or_added_to(void)
+{
+	check_excluded("", 6, "mooncake");
+	check_excluded("x", 1, "x");
+	check_excluded("x,libnccl", 2, "libnccl");
+	check_excluded("+x", 7, "x");
+	check_excluded("+x,y", 8, "y");
+	check_excluded("+x,+y", 8, "y");
+	check_excluded("none", 0, NULL);
+}
+
+static void malformed_exclusions_are_told_and_the_default_holds(void)
+{
+	static const char *const bad[] = {"+", ",", "x,", "x,+y", "+x,,y",
+		"0123456789012345678901234567890123456789012345678901234567890123"};
+	char complaints[1024];
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct config c = read_one("STAYPUT_EXCLUDE", bad[i], complaints);
+
+		CHECK_EQ(c.exclude_count, 6);
+		CHECK_HAS(complaints, "STAYPUT_EXCLUDE: ");
+		CHECK_HAS(complaints, "using libnccl,nvshmem");
+		config_free(&c);
+	}
+}
+
 static void waits_are_seconds_with_a_point(void)
 {
 	char complaints[1024];
@@ -166,6 +257,10 @@ int main(int argc, char **argv)
 		TEST(nothing_set_is_the_documented_default),
 		TEST(regions_are_read_in_order),
 		TEST(malformed_regions_are_told_and_count_as_unset),
+		TEST(rules_have_a_tag_and_conditions),
+		TEST(malformed_rules_are_told_and_count_as_unset),
+		TEST(exclusions_are_replaced_or_added_to),
+		TEST(malformed_exclusions_are_told_and_the_default_holds),
 		TEST(waits_are_seconds_with_a_point),
 		TEST(host_memory_limits_take_sizes_and_percent),
 		TEST(malformed_values_are_told_and_the_default_holds),

@@ -10,12 +10,15 @@ LOADING_CC   = $(CC) $(ALL_CPPFLAGS) -MF $@.d -MT $@ $(ALL_CFLAGS)
 LOADING_SO   = $(LOADING_CC) -fvisibility=default -fno-optimize-sibling-calls -shared \
 	       -Wl,-soname,$(@F)
 
+# The same code under several names, each at the same address when that is free.
+PLACED := $(LOADING)/libplaced_a.so $(LOADING)/libplaced_b.so $(LOADING)/libnccl.so
+
 loading: fakecuda $(B)/libstayput.so $(B)/test_loading $(LOADING)/host \
 	$(LOADING)/nodriver/libcuda.so.1 $(LOADING)/program11.0 \
 	$(LOADING)/program12 $(LOADING)/program13 \
 	$(LOADING)/libconsumer12.so $(LOADING)/libconsumer13.so \
 	$(LOADING)/libconsumer_hashed.so $(LOADING)/libouter.so $(LOADING)/libearly.so \
-	$(LOADING)/liblate.so $(LOADING)/libshim.so
+	$(LOADING)/liblate.so $(LOADING)/libshim.so $(PLACED)
 
 $(B)/test_loading: tests/test_loading.c | $(FAKE)
 	$(LOADING_CC) -o $@ $< -ldl $(LDFLAGS)
@@ -46,6 +49,9 @@ $(LOADING)/libouter.so: $(LOADING_SRC)/outer.c $(LOADING)/libconsumer13.so
 $(LOADING)/libearly.so $(LOADING)/liblate.so: $(LOADING)/lib%.so: $(LOADING_SRC)/%.c \
 		$(FAKE)/libcudart.so.13 | $(LOADING)
 	$(LOADING_SO) -o $@ $^ -ldl $(LDFLAGS)
+
+$(PLACED): $(LOADING_SRC)/consumer.c $(FAKE)/libcudart.so.13 | $(LOADING)
+	$(LOADING_SO) -Wl,-Ttext-segment=0x20000000000 -o $@ $^ $(LDFLAGS)
 
 $(LOADING)/libshim.so: $(LOADING_SRC)/shim.c | $(LOADING)
 	$(LOADING_SO) -o $@ $< -ldl $(LDFLAGS)
