@@ -48,8 +48,7 @@ static find_object *object_finder(void)
 
 struct search {
 	uintptr_t address;
-	char *path;
-	bool found;
+	const char *path;
 };
 
 static int look_in(struct dl_phdr_info *info, size_t size, void *data)
@@ -63,27 +62,26 @@ static int look_in(struct dl_phdr_info *info, size_t size, void *data)
 		if (part->p_type == PT_LOAD &&
 			search->address - (info->dlpi_addr + part->p_vaddr) <
 				part->p_memsz) {
-			snprintf(search->path, PATH_SIZE, "%s", info->dlpi_name);
-			search->found = true;
+			search->path = info->dlpi_name;
 			return 1;
 		}
 	}
 	return 0;
 }
 
-/* The path of what the code is in, "" for the program itself; NULL when it is in no file.
- * The text is the loader's, or in `buf`. */
-static const char *path_of(const void *address, char buf[PATH_SIZE])
+/* The path of the file that the code is in, "" for the program itself; NULL when it is in
+ * none. The text is the loader's, and stays while the caller is not unloaded. */
+static const char *path_of(const void *address)
 {
-	struct search search = {.address = (uintptr_t)address, .path = buf};
+	struct search search = {.address = (uintptr_t)address};
 	find_object *find = object_finder();
 	struct found_object found;
 
-	if (find != find_nothing)
-		return find((void *)(uintptr_t)address, &found) == 0 ? found.map->l_name
-								     : NULL;
-	dl_iterate_phdr(look_in, &search);
-	return search.found ? buf : NULL;
+	if (find == find_nothing)
+		dl_iterate_phdr(look_in, &search);
+	else if (find((void *)(uintptr_t)address, &found) == 0)
+		search.path = found.map->l_name;
+	return search.path;
 }
 
 /* The program's own, whose path the loader does not keep. */
@@ -181,29 +179,26 @@ static const struct known_file *recall(const char *path)
 
 struct caller caller_find(const void *address)
 {
-	char buf[PATH_SIZE];
-	const char *path = path_of(address, buf);
-	const struct known_file *file;
-	struct caller caller;
+	const char *path = path_of(address);
+	const struct known_file *file = path ? recall(path) : NULL;
+	struct caller caller = {.excluded = false};
 
-	if (!path)
-		return (struct caller){.excluded = false};
-	file = path == buf ? NULL : recall(path);
 	if (file)
 		return file->caller;
-	caller = judge(path);
-	if (path != buf)
+	if (path) {
+		caller = judge(path);
 		remember(path, caller);
+	}
 	return caller;
 }
 
 void caller_name(const void *address, char *buf, size_t size)
 {
-	char path[PATH_SIZE], program[PATH_SIZE] = "";
-	const char *found = path_of(address, path);
+	const char *path = path_of(address);
+	char program[PATH_SIZE] = "";
 
-	if (found && !*found)
+	if (path && !*path)
 		program_path(program);
-	found = found && *found ? end_of(found) : end_of(program);
-	snprintf(buf, size, "%s", *found == '/' ? found + 1 : found);
+	path = end_of(path && *path ? path : program);
+	snprintf(buf, size, "%s", *path == '/' ? path + 1 : path);
 }
