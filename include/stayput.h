@@ -155,6 +155,8 @@ struct stayput_report {
 	uint64_t device_count;
 	struct stayput_device_report total; /* over all devices; its `device` is -1 */
 	struct stayput_device_report device[STAYPUT_REPORT_DEVICES];
+	/* Stream-ordered memory of these regions, which stays on the device. */
+	uint64_t bytes_stream_ordered;
 };
 
 /*
@@ -171,7 +173,9 @@ struct stayput_report {
  * First waits for all work in the contexts that the allocations were made in. Work
  * launched by other threads during the call is the caller's to prevent. Allocations made
  * during or after the call are active. What is paused already is left as it is, so
- * pausing twice succeeds and does nothing. Allocations with policy keep are skipped.
+ * pausing twice succeeds and does nothing. Allocations with policy keep are skipped, and
+ * so is stream-ordered memory (cudaMallocAsync() and its like), which is only counted; what
+ * the devices' own pools hold of it without need goes back to the system.
  * When the call returns STAYPUT_OK the driver has the memory: another process can take it.
  * A known tag that holds nothing is no error, but is reported once in the log.
  *
@@ -341,6 +345,10 @@ struct stayput_region_info {
 	uint64_t bytes_backup; /* host memory for its contents, kept while active too */
 	uint64_t count_active, count_paused, count_kept; /* allocations */
 	uint64_t mappings; /* physical blocks, active or paused */
+	/* Not part of the region, but meant for it: allocated where it was in force by calls
+	 * whose memory cannot be released. Stays native and on the device. */
+	uint64_t bytes_stream_ordered; /* cudaMallocAsync() and its like */
+	uint64_t count_stream_ordered;
 };
 
 /*

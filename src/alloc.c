@@ -279,27 +279,25 @@ static struct allocation *take_stale_locked(CUdeviceptr ptr)
 	return NULL;
 }
 
-static void count_native(CUdeviceptr ptr, size_t size, const struct choice *choice)
+/* Puts a record of native memory on `device` into the table. */
+static void count(
+	struct allocation *a, const struct choice *choice, struct device *device)
 {
 	const struct choice kept = {choice->region, STAYPUT_KEEP};
-	struct allocation *a, *stale;
-	struct place place;
+	struct allocation *stale;
 	bool counted, unsupported = false;
 
-	if (device_current(&place) != CUDA_SUCCESS)
-		return;
-	a = calloc(1, sizeof *a);
-	if (!a)
-		return;
 	fork_watch();
-	*a = (struct allocation){.base = ptr, .size = size, .context = place.context};
 	lock_take();
-	stale = take_stale_locked(ptr);
-	a->space = region_space_locked(&kept, place.device);
+	stale = take_stale_locked(a->base);
+	a->space = region_space_locked(&kept, device);
 	counted = a->space && table_add_locked(a);
 	if (counted) {
 		region_count_locked(a, 1);
-		unsupported = choice->policy != STAYPUT_KEEP && !place.device->vmm;
+		if (a->ordered)
+			device_note_context_locked(device, a->context);
+		unsupported =
+			!a->ordered && choice->policy != STAYPUT_KEEP && !device->vmm;
 		choice->region->unsupported |= unsupported;
 	}
 	lock_drop();
@@ -310,12 +308,47 @@ static void count_native(CUdeviceptr ptr, size_t size, const struct choice *choi
 		warn_unsupported(choice);
 }
 
-void alloc_count_native(CUdeviceptr ptr, size_t size, const struct choice *choice)
+/* Of a pool, the memory may be on another device than the current one. */
+static struct device *device_at(CUdeviceptr ptr)
 {
+	struct device *device;
+	int ordinal;
+
+	if (driver()->cuPointerGetAttribute(
+		    &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ptr) != CUDA_SUCCESS ||
+		device_get(ordinal, &device) != CUDA_SUCCESS)
+		return NULL;
+	return device;
+}
+
+static void count_native(
+	CUdeviceptr ptr, size_t size, const struct choice *choice, bool ordered)
+{
+	struct device *device;
+	struct allocation *a;
+	struct place place;
 	int saved = errno;
 
-	if (fork_is_child() || !driver_load())
+	if (fork_is_child() || !driver_load() || device_current(&place) != CUDA_SUCCESS)
 		return;
-	count_native(ptr, size, choice);
+	device = ordered ? device_at(ptr) : place.device;
+	a = device ? calloc(1, sizeof *a) : NULL;
+	if (a) {
+		*a = (struct allocation){.base = ptr,
+			.size = size,
+			.context = place.context,
+			.ordered = ordered};
+		count(a, choice, device);
+	}
 	errno = saved;
+}
+
+void alloc_count_native(CUdeviceptr ptr, size_t size, const struct choice *choice)
+{
+	count_native(ptr, size, choice, false);
+}
+
+void alloc_count_ordered(CUdeviceptr ptr, size_t size, const struct choice *choice)
+{
+	count_native(ptr, size, choice, true);
 }

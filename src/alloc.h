@@ -30,6 +30,9 @@ CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choi
  * be ours. Without memory for the record it is not counted. */
 void alloc_count_native(CUdeviceptr ptr, size_t size, const struct choice *choice);
 
+/* The same for stream-ordered memory, which is on the device that `ptr` belongs to. */
+void alloc_count_ordered(CUdeviceptr ptr, size_t size, const struct choice *choice);
+
 /* The end of a block that nobody else knows (any more): its memory, if there is any, its
  * addresses, its record. */
 CUresult alloc_destroy_block(struct block *block);

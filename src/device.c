@@ -251,6 +251,17 @@ CUresult device_synchronize(struct device *dev)
 	return CUDA_SUCCESS;
 }
 
+void device_trim_pools(const struct device *dev)
+{
+	CUmemoryPool current = NULL, other = NULL;
+
+	if (driver()->cuDeviceGetMemPool(&current, dev->ordinal) == CUDA_SUCCESS)
+		driver()->cuMemPoolTrimTo(current, 0);
+	if (driver()->cuDeviceGetDefaultMemPool(&other, dev->ordinal) == CUDA_SUCCESS &&
+		other != current)
+		driver()->cuMemPoolTrimTo(other, 0);
+}
+
 /* What the outermost device_enter() changed on this thread. */
 static __thread CUstreamCaptureMode saved_mode;
 static __thread unsigned entered;

@@ -74,6 +74,10 @@ CUresult device_synchronize(struct device *dev);
 /* The same for one context; one that is gone counts as idle. */
 CUresult device_synchronize_context(CUcontext ctx);
 
+/* Memory that the device's pools for stream-ordered allocation hold back goes to the
+ * system, as far as the driver can. */
+void device_trim_pools(const struct device *dev);
+
 /* Makes a noted context current, for copies and questions about memory. Unless it fails,
  * device_leave() follows on the same thread; they nest. Meanwhile captures of other
  * threads do not restrict what this thread may call. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lifecycle.h"
 
+#include <stdio.h>
+
 #include "backup.h"
 #include "block.h"
 #include "change.h"
@@ -44,6 +46,17 @@ static void set_rate(struct stayput_device_report *r)
 		r->copied_per_second = r->bytes_copied / r->seconds_copy;
 }
 
+static uint64_t ordered_bytes(const struct operation *op)
+{
+	uint64_t bytes = 0;
+
+	lock_take();
+	for (size_t i = 0; i < op->region_count; i++)
+		bytes += op->regions[i]->bytes_ordered;
+	lock_drop();
+	return bytes;
+}
+
 /* `paused`: what the operation wanted its blocks to be. */
 static void fill_report(struct stayput_report *report, const struct operation *op,
 	bool paused, double start)
@@ -71,20 +84,27 @@ static void fill_report(struct stayput_report *report, const struct operation *o
 	}
 	set_rate(&report->total);
 	report->device_count = op->work_count;
+	report->bytes_stream_ordered = ordered_bytes(op);
 	report->seconds = clock_now() - start;
 }
 
 static void log_report(const char *verb, int err, const struct stayput_report *r)
 {
+	char rest[80] = "";
+
+	if (r->bytes_stream_ordered)
+		snprintf(rest, sizeof rest,
+			"; %llu bytes of stream-ordered memory stay on the device",
+			(unsigned long long)r->bytes_stream_ordered);
 	if (err == STAYPUT_OK)
 		log_line(LOG_INFO,
 			"%s %llu allocations in %.1f ms: released %llu, restored %llu, "
-			"copied %llu, unchanged %llu bytes",
+			"copied %llu, unchanged %llu bytes%s",
 			verb, (unsigned long long)r->allocations, r->seconds * 1e3,
 			(unsigned long long)r->total.bytes_released,
 			(unsigned long long)r->total.bytes_restored,
 			(unsigned long long)r->total.bytes_copied,
-			(unsigned long long)r->total.bytes_unchanged);
+			(unsigned long long)r->total.bytes_unchanged, rest);
 	else
 		log_line(LOG_INFO, "not %s: %s: %s", verb, error_name(err), error_text());
 }
@@ -106,6 +126,28 @@ static void tell_empty(const struct operation *op)
 				"past "
 				"this library (static CUDA runtime, cudaMallocAsync)",
 				r->tag);
+	}
+}
+
+/* Says once of each region that part of what was meant for it is not in it. */
+static void tell_ordered(const struct operation *op)
+{
+	for (size_t i = 0; i < op->region_count; i++) {
+		struct region *r = op->regions[i];
+		uint64_t bytes;
+		bool tell;
+
+		lock_take();
+		bytes = r->bytes_ordered;
+		tell = bytes > 0 && !r->told_ordered;
+		r->told_ordered |= tell;
+		lock_drop();
+		if (tell)
+			log_line(LOG_WARN,
+				"region %s: %llu bytes that were allocated in it are "
+				"stream-ordered memory (cudaMallocAsync, a memory pool), "
+				"which a pause does not release",
+				r->tag, (unsigned long long)bytes);
 	}
 }
 
@@ -135,6 +177,7 @@ int lifecycle_pause(const char *const *tags, size_t count,
 	tell_empty(&op);
 	if (op.region_count > 0)
 		change_warn_of_nccl(op.regions[0]->tag);
+	tell_ordered(&op);
 	err = pause_run(&op);
 	fill_report(report, &op, true, start);
 	finish(&op, "paused", err, report);

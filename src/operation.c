@@ -93,8 +93,10 @@ int operation_begin(
 	if (err == STAYPUT_OK)
 		err = claim_locked(op, no_block);
 	lock_drop();
-	if (err != STAYPUT_OK)
+	if (err != STAYPUT_OK) {
 		free(op->regions);
+		op->region_count = 0;
+	}
 	return err;
 }
 

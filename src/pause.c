@@ -53,6 +53,60 @@ static int synchronize_all(struct operation *op)
 	return err;
 }
 
+static bool is_worked_on(const struct operation *op, const struct device *device)
+{
+	for (size_t i = 0; i < op->work_count; i++)
+		if (op->works[i].device == device)
+			return true;
+	return false;
+}
+
+/* Devices where the regions have had stream-ordered memory, but have nothing to pause. */
+static size_t list_pool_devices(
+	const struct operation *op, struct device *devices[DEVICE_MAX])
+{
+	bool listed[DEVICE_MAX] = {false};
+	size_t count = 0;
+
+	lock_take();
+	for (size_t i = 0; i < op->region_count; i++)
+		for (struct space *s = op->regions[i]->spaces; s; s = s->next) {
+			if (!s->uses_pools || listed[s->device->ordinal] ||
+				is_worked_on(op, s->device))
+				continue;
+			listed[s->device->ordinal] = true;
+			devices[count++] = s->device;
+		}
+	lock_drop();
+	return count;
+}
+
+/* Pools can let go of what was freed once the frees have been waited for, which has been
+ * done where there is something to pause. Nothing here is an error. */
+static void trim_pools(const struct operation *op)
+{
+	struct device *devices[DEVICE_MAX];
+	size_t count = list_pool_devices(op, devices);
+	bool held;
+
+	for (size_t i = 0; i < op->work_count; i++)
+		device_trim_pools(op->works[i].device);
+	if (count == 0)
+		return;
+	lock_take();
+	held = capture_hold_locked();
+	lock_drop();
+	for (size_t i = 0; i < count; i++) {
+		if (held)
+			device_synchronize(devices[i]);
+		device_trim_pools(devices[i]);
+	}
+	lock_take();
+	if (held)
+		capture_unhold_locked();
+	lock_drop();
+}
+
 static void unplace_all(struct operation *op, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
@@ -318,13 +372,17 @@ int pause_run(struct operation *op)
 		return err;
 	if (!operation_collect(op, STAYPUT_ACTIVE))
 		return operation_no_memory();
-	if (op->work_count == 0)
+	if (op->work_count == 0) {
+		trim_pools(op);
 		return STAYPUT_OK;
+	}
 	err = change_open(op, false);
 	if (err != STAYPUT_OK)
 		return err;
 	change_tell_releasing(op);
 	err = synchronize_all(op);
+	if (err == STAYPUT_OK)
+		trim_pools(op);
 	op->failed = false;
 	if (err == STAYPUT_OK)
 		err = find_room(op);

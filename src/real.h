@@ -54,6 +54,11 @@
 	F(cuEventSynchronize)                \
 	F(cuStreamCreate)                    \
 	F(cuStreamDestroy_v2)                \
+	F(cuMemPoolTrimTo)                   \
+	F(cuDeviceGetMemPool)                \
+	F(cuDeviceGetDefaultMemPool)         \
+	F(cuPointerGetAttribute)             \
+	F(cuStreamIsCapturing)               \
 	F(cuStreamSynchronize)
 
 struct driver {

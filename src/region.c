@@ -193,7 +193,12 @@ void region_count_locked(const struct allocation *a, int sign)
 	struct region *r = a->space->region;
 	uint64_t *bytes = &r->bytes_kept, *count = &r->count_kept;
 
-	if (a->block && a->block->state == STAYPUT_PAUSED) {
+	if (a->ordered) {
+		bytes = &r->bytes_ordered;
+		count = &r->count_ordered;
+		a->space->bytes_ordered += sign * (int64_t)a->size;
+		a->space->uses_pools = true;
+	} else if (a->block && a->block->state == STAYPUT_PAUSED) {
 		bytes = &r->bytes_paused;
 		count = &r->count_paused;
 	} else if (a->block) {
@@ -234,6 +239,8 @@ void region_fill_info_locked(
 		.count_active = region->count_active,
 		.count_paused = region->count_paused,
 		.count_kept = region->count_kept,
+		.bytes_stream_ordered = region->bytes_ordered,
+		.count_stream_ordered = region->count_ordered,
 	};
 	strcpy(info->tag, region->tag);
 	for (const struct space *s = region->spaces; s; s = s->next) {

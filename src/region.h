@@ -24,21 +24,25 @@ struct space {
 	struct device *device;
 	int policy;
 	struct span *spans;
-	struct block *large;  /* blocks of one allocation each, in no order */
-	struct block *shared; /* blocks of small allocations, the fullest first */
+	struct block *large;    /* blocks of one allocation each, in no order */
+	struct block *shared;   /* blocks of small allocations, the fullest first */
+	uint64_t bytes_ordered; /* under policy keep: stream-ordered memory */
+	bool uses_pools;        /* there has been some */
 	struct space *next;
 };
 
 struct region {
 	char tag[STAYPUT_TAG_SIZE];
 	struct space *spaces;
-	bool operating;   /* a pause or resume is under way */
-	bool unsupported; /* some of it had to be native: a device without VMM */
-	bool was_used;    /* something has been allocated */
-	bool reserved;    /* host memory was asked for ahead of need */
-	bool told_empty;  /* the log has said that nothing is in it */
+	bool operating;    /* a pause or resume is under way */
+	bool unsupported;  /* some of it had to be native: a device without VMM */
+	bool was_used;     /* something has been allocated */
+	bool reserved;     /* host memory was asked for ahead of need */
+	bool told_empty;   /* the log has said that nothing is in it */
+	bool told_ordered; /* the log has said that stream-ordered memory stays */
 	uint64_t bytes_active, bytes_paused, bytes_kept; /* as asked for */
 	uint64_t count_active, count_paused, count_kept;
+	uint64_t bytes_ordered, count_ordered; /* stream-ordered memory */
 	struct region *next;
 };
 

@@ -3,6 +3,7 @@
 #include "stayput.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "backup.h"
@@ -46,6 +47,38 @@ static int check_size(const char *name, size_t got, size_t want)
 		return STAYPUT_OK;
 	return error_set(STAYPUT_ERR_INVALID,
 		"struct_size of %s is %zu, and %zu in this library", name, got, want);
+}
+
+/* Of a struct that has grown: the sizes that it has had are good too. */
+static int check_grown(const char *name, size_t got, size_t least, size_t now)
+{
+	if (got >= least && got <= now && got % sizeof(uint64_t) == 0)
+		return STAYPUT_OK;
+	return error_set(STAYPUT_ERR_INVALID,
+		"struct_size of %s is %zu, and %zu to %zu in this library", name, got,
+		least, now);
+}
+
+static int check_report(const struct stayput_report *report)
+{
+	return check_grown("stayput_report", report->struct_size,
+		offsetof(struct stayput_report, bytes_stream_ordered), sizeof *report);
+}
+
+static int check_region_info(const struct stayput_region_info *info)
+{
+	return check_grown("stayput_region_info", info->struct_size,
+		offsetof(struct stayput_region_info, bytes_stream_ordered), sizeof *info);
+}
+
+/* Writes as much as the caller has room for, which it said in the first member. */
+static void copy_out(void *to, const void *from)
+{
+	size_t size;
+
+	memcpy(&size, to, sizeof size);
+	memcpy(to, from, size);
+	memcpy(to, &size, sizeof size);
 }
 
 static int check_options(const struct stayput_options *options)
@@ -109,12 +142,14 @@ static int run(lifecycle *step, const char *const *tags, size_t count,
 	if (err == STAYPUT_OK && options)
 		err = check_options(options);
 	if (err == STAYPUT_OK && report)
-		err = check_size("stayput_report", report->struct_size, sizeof *report);
+		err = check_report(report);
 	if (err == STAYPUT_OK)
 		err = check_fork();
-	if (err == STAYPUT_OK)
-		err = step(
-			tags, count, options ? options : &none, report ? report : &own);
+	if (err == STAYPUT_OK) {
+		err = step(tags, count, options ? options : &none, &own);
+		if (report)
+			copy_out(report, &own);
+	}
 	errno = saved;
 	return err;
 }
@@ -244,20 +279,23 @@ STAYPUT_API int stayput_query(const void *ptr, struct stayput_info *info)
 
 STAYPUT_API int stayput_region_info(const char *tag, struct stayput_region_info *info)
 {
+	struct stayput_region_info own;
 	const struct region *r;
 	int err = check_tag(tag);
 
 	if (err == STAYPUT_OK && !info)
 		err = error_set(STAYPUT_ERR_INVALID, "info is NULL");
 	if (err == STAYPUT_OK)
-		err = check_size("stayput_region_info", info->struct_size, sizeof *info);
+		err = check_region_info(info);
 	if (err != STAYPUT_OK)
 		return err;
 	lock_take();
 	r = region_find_locked(tag);
 	if (r)
-		region_fill_info_locked(r, info);
+		region_fill_info_locked(r, &own);
 	lock_drop();
+	if (r)
+		copy_out(info, &own);
 	return r ? STAYPUT_OK
 		 : error_set(STAYPUT_ERR_NOT_FOUND, "no region is tagged %s", tag);
 }
@@ -265,17 +303,24 @@ STAYPUT_API int stayput_region_info(const char *tag, struct stayput_region_info 
 STAYPUT_API int stayput_region_list(
 	struct stayput_region_info *infos, size_t capacity, size_t *count)
 {
-	size_t n = 0;
+	struct stayput_region_info own;
+	char *at = (char *)infos;
+	size_t n = 0, stride = 0;
 
 	if (!count || (capacity > 0 && !infos))
 		return error_set(STAYPUT_ERR_INVALID, "count or infos is NULL");
-	if (capacity > 0 && check_size("stayput_region_info", infos[0].struct_size,
-				    sizeof *infos) != STAYPUT_OK)
+	if (capacity > 0 && check_region_info(infos) != STAYPUT_OK)
 		return STAYPUT_ERR_INVALID;
+	if (capacity > 0)
+		stride = infos->struct_size;
 	lock_take();
-	for (const struct region *r = region_first_locked(); r; r = r->next, n++)
-		if (n < capacity)
-			region_fill_info_locked(r, &infos[n]);
+	for (const struct region *r = region_first_locked(); r; r = r->next, n++) {
+		if (n >= capacity)
+			continue;
+		region_fill_info_locked(r, &own);
+		memcpy(at + n * stride, &own, stride);
+		memcpy(at + n * stride, &stride, sizeof stride);
+	}
 	lock_drop();
 	*count = n;
 	return STAYPUT_OK;

@@ -21,7 +21,8 @@ struct allocation {
 	CUdeviceptr base;
 	size_t size; /* as asked for */
 	struct space *space;
-	struct block *block;     /* NULL: native, under policy keep */
+	struct block *block;     /* NULL: native, and only counted */
+	bool ordered;            /* stream-ordered memory; native */
 	struct segment *segment; /* its part of a shared block, or NULL */
 	CUcontext context;       /* where it was made */
 	uint64_t born;           /* the block's generation then */

@@ -4,7 +4,7 @@
 # top Makefile after the loading rules.
 
 DEEP_SRC   := tests/deep
-DEEP_AGAIN := $(patsubst %,$(B)/test_%_deep,region pause threads)
+DEEP_AGAIN := $(patsubst %,$(B)/test_%_deep,region pause threads ordered rules)
 
 deep: loading $(B)/libstayput-deep.so $(B)/test_deep $(B)/test_loading_deep $(DEEP_AGAIN) \
 	$(LOADING)/deep_static $(LOADING)/deep_shared $(LOADING)/deep_lookup \

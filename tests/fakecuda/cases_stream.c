@@ -222,6 +222,25 @@ static void the_legacy_stream_may_not_follow_a_capture(void)
 		CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
+static void captured_allocations_are_addresses_of_the_graph(void)
+{
+	CUdeviceptr outside, inside = 0;
+	CUstream stream;
+	size_t used;
+
+	cases_start();
+	CHECK_EQ(cuMemAllocAsync(&outside, MIB2, NULL), 0);
+	used = cases_report().bytes_used[0];
+	stream = cases_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
+	CHECK_EQ(cuMemAllocAsync(&inside, MIB2, stream), 0);
+	CHECK(inside && inside != outside);
+	CHECK_EQ(cases_report().bytes_used[0], used);
+	CHECK_EQ(cuMemFreeAsync(outside, stream), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemFreeAsync(inside, stream), 0);
+	cases_end_capture(stream);
+	CHECK_EQ(cuMemFreeAsync(inside, NULL), CUDA_ERROR_INVALID_VALUE);
+}
+
 static const struct test stream[] = {
 	TEST(pinned_copies_are_late_and_pageable_ones_are_not),
 	TEST(copies_into_unregistered_memory_are_faults),
@@ -235,6 +254,7 @@ static const struct test stream[] = {
 	TEST(a_thread_may_relax_itself),
 	TEST(another_thread_may_not_end_a_capture),
 	TEST(the_legacy_stream_may_not_follow_a_capture),
+	TEST(captured_allocations_are_addresses_of_the_graph),
 };
 
 const struct cases stream_cases = {stream, sizeof stream / sizeof *stream};

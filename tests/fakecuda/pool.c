@@ -71,21 +71,51 @@ static void shrink_locked(struct CUmemPoolHandle_st *pool, size_t keep)
 	pool->held = keep;
 }
 
+/* A node of a graph: an address, and nothing behind it when the graph runs. */
+static CUresult place_in_graph_locked(
+	struct CUstream_st *stream, size_t size, CUdeviceptr *ptr)
+{
+	const struct op op = {.kind = OP_NOTHING};
+	CUdeviceptr at = native_window_locked(size);
+	CUresult err = at ? capture_add_locked(stream, &op) : CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (err == CUDA_SUCCESS)
+		*ptr = at;
+	return err;
+}
+
+/* A context on the pool's device, which need not be the stream's. */
+static struct CUctx_st *context_locked(
+	const struct CUmemPoolHandle_st *pool, const struct CUstream_st *stream)
+{
+	struct CUctx_st *ctx = context_first_locked();
+
+	if (stream->ctx->device == pool->device)
+		return stream->ctx;
+	while (ctx && (ctx->device != pool->device || !ctx->is_live))
+		ctx = ctx->next;
+	return ctx;
+}
+
 static CUresult place_locked(
 	struct CUmemPoolHandle_st *pool, size_t size, CUstream handle, CUdeviceptr *ptr)
 {
 	struct CUstream_st *stream;
+	struct CUctx_st *ctx;
 	struct range *range;
 	size_t held = pool->held;
 	CUresult err = stream_resolve_locked(handle, &stream);
 
-	if (err == CUDA_SUCCESS && stream->capture)
-		err = CUDA_ERROR_NOT_SUPPORTED;
 	if (err != CUDA_SUCCESS)
 		return err;
+	if (stream->capture)
+		return place_in_graph_locked(stream, size, ptr);
+	ctx = context_locked(pool, stream);
+	if (!ctx)
+		return CUDA_ERROR_INVALID_CONTEXT;
 	/* What was held back goes into the new allocation first. */
 	shrink_locked(pool, held > size ? held - size : 0);
-	err = native_place_locked(stream->ctx, size, RANGE_ASYNC, &range);
+	err = native_place_locked(ctx, size, RANGE_ASYNC, &range);
 	if (err != CUDA_SUCCESS)
 		return err;
 	range->pool = pool;
@@ -172,16 +202,18 @@ static CUresult release(CUdeviceptr ptr, CUstream stream)
 {
 	struct op op = {.kind = OP_FREE, .freed = ptr};
 	struct range *range;
-	bool found;
+	bool found, captures = stream_captures(stream);
 
+	if (captures)
+		op.kind = OP_NOTHING;
 	fake_lock();
 	range = space_find_locked(ptr);
-	found = range && range->base == ptr &&
-		(range->kind == RANGE_ASYNC || range->kind == RANGE_NATIVE);
+	found = captures ? !range && native_is_window(ptr)
+			 : range && range->base == ptr &&
+				(range->kind == RANGE_ASYNC ||
+					range->kind == RANGE_NATIVE);
 	fake_unlock();
-	if (!found || stream_captures(stream))
-		return CUDA_ERROR_INVALID_VALUE;
-	return stream_enqueue(stream, &op, false);
+	return found ? stream_enqueue(stream, &op, false) : CUDA_ERROR_INVALID_VALUE;
 }
 
 API CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
