@@ -90,7 +90,9 @@ enum { STAYPUT_TAG_SIZE = 64, STAYPUT_REPORT_DEVICES = 16 };
  *
  * Regions nest to any depth; the innermost one counts. The setting is the thread's
  * own: allocations of other threads, and of threads started from here, are not
- * affected. STAYPUT_DEFAULT gives every thread a region.
+ * affected. STAYPUT_DEFAULT gives every thread a region, STAYPUT_RULES one by size, device
+ * or caller; a push wins over both. What the libraries in STAYPUT_EXCLUDE (NCCL and its
+ * like, by default) allocate stays native here too.
  *
  *   STAYPUT_ERR_INVALID       tag or policy is not one of the above
  *   STAYPUT_ERR_HOST_MEMORY   a few bytes for the record could not be had
@@ -349,6 +351,8 @@ struct stayput_region_info {
 	 * whose memory cannot be released. Stays native and on the device. */
 	uint64_t bytes_stream_ordered; /* cudaMallocAsync() and its like */
 	uint64_t count_stream_ordered;
+	uint64_t bytes_foreign_vmm; /* cuMemCreate(), as PyTorch's expandable segments */
+	uint64_t count_foreign_vmm;
 };
 
 /*
@@ -371,7 +375,9 @@ STAYPUT_API int stayput_region_list(
 	struct stayput_region_info *infos, size_t capacity, size_t *count);
 
 /*
- * Regions and the host memory of backups as one JSON object, NUL-terminated.
+ * Regions and the host memory of backups as one JSON object, NUL-terminated. For each region
+ * it has what struct stayput_region_info has, and its stream-ordered bytes by device;
+ * "foreign_vmm" is all that the process holds by cuMemCreate() of its own, by maker.
  *
  * Returns its length without the NUL. Writes at most `size` bytes; when the answer is
  * `size` or more, the text was cut and the call can be made again with more room. `buf`

@@ -12,7 +12,10 @@
 #include "device.h"
 #include "fork.h"
 #include "real.h"
+#include "region.h"
 #include "release.h"
+#include "rules.h"
+#include "silence.h"
 
 /* A function of ours that programs reach instead of CUDA's; named in stayput.map. */
 #define STAYPUT_HOOK __attribute__((visibility("default")))
@@ -56,12 +59,19 @@ static inline bool hook_is_inside(void)
 	return hook_depth > 0;
 }
 
+/* The region of an allocation of the program's, which is seen to have come by. */
+static inline bool hook_choose(const struct request *request, struct choice *choice)
+{
+	silence_note_call(request->size);
+	return region_choose(request, choice);
+}
+
 /* The device of the calling thread's context, or -1: for a request to the driver. */
-static inline int hook_device(void *caller)
+static inline int hook_device(const struct request *request)
 {
 	CUdevice device;
 
-	(void)caller;
+	(void)request;
 	return !fork_is_child() && driver_load() &&
 			       driver()->cuCtxGetDevice(&device) == CUDA_SUCCESS
 		       ? device
@@ -75,6 +85,15 @@ static inline size_t hook_area(size_t width, size_t rows)
 
 	return __builtin_mul_overflow(width, rows, &bytes) ? SIZE_MAX : bytes;
 }
+
+/* In libstayput-deep.so: replaces what a lookup in the driver has found by our hook for it.
+ * In the other library there is no such function. */
+void hook_replace(const char *name, void **function, int version, cuuint64_t flags)
+	__attribute__((weak, visibility("hidden")));
+
+/* The hooks cuMemCreate() and cuMemRelease(), to be given out. */
+extern typeof(cuMemCreate) hook_vmm_create __attribute__((visibility("hidden")));
+extern typeof(cuMemRelease) hook_vmm_release __attribute__((visibility("hidden")));
 
 static inline void hook_capture_beginning(CUstream stream)
 {

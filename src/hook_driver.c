@@ -12,9 +12,7 @@
 #include "hook.h"
 #include "peers.h"
 #include "real.h"
-#include "region.h"
 #include "release.h"
-#include "rules.h"
 #include "table.h"
 
 #if CUDA_VERSION < 12030
@@ -34,9 +32,9 @@ STAYPUT_HOOK CUresult cuDevicePrimaryCtxReset(CUdevice);
 
 static bool choose(size_t size, void *caller, struct choice *choice)
 {
-	const struct request request = {size, caller, hook_device};
+	const struct request request = {size, caller, hook_device, -1};
 
-	return !hook_is_inside() && region_choose(&request, choice);
+	return !hook_is_inside() && hook_choose(&request, choice);
 }
 
 STAYPUT_HOOK CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)

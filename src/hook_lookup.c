@@ -10,7 +10,6 @@
  */
 #include <cuda.h>
 #include <dlfcn.h>
-#include <driver_types.h>
 #include <link.h>
 #include <stdbool.h>
 #include <string.h>
@@ -27,17 +26,6 @@ STAYPUT_HOOK CUresult cuGetProcAddress_v2(
 	const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
 #endif
 STAYPUT_HOOK CUresult cuGetProcAddress(const char *, void **, int, cuuint64_t);
-
-/* Without `status` in runtimes before 12, whose callers leave anything in that register:
- * it is passed on and not looked at. */
-STAYPUT_HOOK cudaError_t cudaGetDriverEntryPoint(
-	const char *, void **, unsigned long long, void *status);
-STAYPUT_HOOK cudaError_t cudaGetDriverEntryPoint_ptsz(
-	const char *, void **, unsigned long long, void *status);
-STAYPUT_HOOK cudaError_t cudaGetDriverEntryPointByVersion(
-	const char *, void **, unsigned int, unsigned long long, void *status);
-STAYPUT_HOOK cudaError_t cudaGetDriverEntryPointByVersion_ptsz(
-	const char *, void **, unsigned int, unsigned long long, void *status);
 
 /* The rest of dlsym() below: a handle, and a name that begins with "cu". */
 __attribute__((visibility("hidden"))) void *hook_dlsym(void *handle, const char *name);
@@ -212,7 +200,7 @@ void *hook_dlsym(void *handle, const char *name)
 
 /* A newer form than the table knows, or an interposer's function, is not what the row
  * says and stays. */
-static void replace(const char *name, void **function, int version, cuuint64_t flags)
+void hook_replace(const char *name, void **function, int version, cuuint64_t flags)
 {
 	bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 	const struct lookup_row *row;
@@ -232,7 +220,7 @@ STAYPUT_HOOK CUresult cuGetProcAddress(
 		real ? real(name, function, version, flags) : CUDA_ERROR_NOT_INITIALIZED;
 
 	if (err == CUDA_SUCCESS)
-		replace(name, function, version, flags);
+		hook_replace(name, function, version, flags);
 	return err;
 }
 
@@ -244,73 +232,6 @@ STAYPUT_HOOK CUresult cuGetProcAddress_v2(const char *name, void **function, int
 			    : CUDA_ERROR_NOT_INITIALIZED;
 
 	if (err == CUDA_SUCCESS)
-		replace(name, function, version, flags);
-	return err;
-}
-
-/* The version that the forms of cudaGetDriverEntryPoint() without one ask for. */
-static int runtime_version(void *caller)
-{
-	typedef cudaError_t get_version(int *);
-	get_version *get = (get_version *)real_find("cudaRuntimeGetVersion", caller);
-	int version = 0;
-
-	return get && get(&version) == cudaSuccess ? version : 0;
-}
-
-static cuuint64_t per_thread(unsigned long long flags)
-{
-	return flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-}
-
-STAYPUT_HOOK cudaError_t cudaGetDriverEntryPoint(
-	const char *name, void **function, unsigned long long flags, void *status)
-{
-	typeof(&cudaGetDriverEntryPoint) real = REAL(cudaGetDriverEntryPoint);
-	cudaError_t err =
-		real ? real(name, function, flags, status) : cudaErrorInitializationError;
-
-	if (err == cudaSuccess)
-		replace(name, function, runtime_version(__builtin_return_address(0)),
-			flags);
-	return err;
-}
-
-STAYPUT_HOOK cudaError_t cudaGetDriverEntryPoint_ptsz(
-	const char *name, void **function, unsigned long long flags, void *status)
-{
-	typeof(&cudaGetDriverEntryPoint_ptsz) real = REAL(cudaGetDriverEntryPoint_ptsz);
-	cudaError_t err =
-		real ? real(name, function, flags, status) : cudaErrorInitializationError;
-
-	if (err == cudaSuccess)
-		replace(name, function, runtime_version(__builtin_return_address(0)),
-			per_thread(flags));
-	return err;
-}
-
-STAYPUT_HOOK cudaError_t cudaGetDriverEntryPointByVersion(const char *name,
-	void **function, unsigned int version, unsigned long long flags, void *status)
-{
-	typeof(&cudaGetDriverEntryPointByVersion) real =
-		REAL(cudaGetDriverEntryPointByVersion);
-	cudaError_t err = real ? real(name, function, version, flags, status)
-			       : cudaErrorInitializationError;
-
-	if (err == cudaSuccess)
-		replace(name, function, (int)version, flags);
-	return err;
-}
-
-STAYPUT_HOOK cudaError_t cudaGetDriverEntryPointByVersion_ptsz(const char *name,
-	void **function, unsigned int version, unsigned long long flags, void *status)
-{
-	typeof(&cudaGetDriverEntryPointByVersion_ptsz) real =
-		REAL(cudaGetDriverEntryPointByVersion_ptsz);
-	cudaError_t err = real ? real(name, function, version, flags, status)
-			       : cudaErrorInitializationError;
-
-	if (err == cudaSuccess)
-		replace(name, function, (int)version, per_thread(flags));
+		hook_replace(name, function, version, flags);
 	return err;
 }

@@ -12,8 +12,6 @@
 #include "alloc.h"
 #include "hook.h"
 #include "real.h"
-#include "region.h"
-#include "rules.h"
 
 /* Exported, but not declared by the headers. */
 STAYPUT_HOOK cudaError_t cudaMallocAsync_ptsz(void **, size_t, cudaStream_t);
@@ -40,10 +38,10 @@ static bool is_capturing(CUstream stream)
 /* What the real function has allocated at `ptr`, for the hook's caller. */
 static void count(CUdeviceptr ptr, size_t size, CUstream stream, void *caller)
 {
-	const struct request request = {size, caller, hook_device};
+	const struct request request = {size, caller, hook_device, -1};
 	struct choice choice;
 
-	if (ptr && size && region_choose(&request, &choice) && !fork_is_child() &&
+	if (ptr && size && hook_choose(&request, &choice) && !fork_is_child() &&
 		driver_load() && !is_capturing(stream))
 		alloc_count_ordered(ptr, size, &choice);
 }

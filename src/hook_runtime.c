@@ -12,9 +12,7 @@
 #include "hook.h"
 #include "peers.h"
 #include "real.h"
-#include "region.h"
 #include "release.h"
-#include "rules.h"
 
 #if CUDART_VERSION < 12030
 typedef struct cudaGraphEdgeData_st cudaGraphEdgeData;
@@ -40,9 +38,9 @@ static cudaError_t runtime_error(CUresult err)
 }
 
 /* Asking the runtime makes no context. */
-static int device_of_runtime(void *caller)
+static int device_of_runtime(const struct request *request)
 {
-	typeof(&cudaGetDevice) get_device = real_find("cudaGetDevice", caller);
+	typeof(&cudaGetDevice) get_device = real_find("cudaGetDevice", request->caller);
 	int device;
 
 	return get_device && get_device(&device) == cudaSuccess ? device : -1;
@@ -50,9 +48,9 @@ static int device_of_runtime(void *caller)
 
 static bool choose(size_t size, void *caller, struct choice *choice)
 {
-	const struct request request = {size, caller, device_of_runtime};
+	const struct request request = {size, caller, device_of_runtime, -1};
 
-	return region_choose(&request, choice);
+	return hook_choose(&request, choice);
 }
 
 /* Since CUDA 12, cudaSetDevice() makes the device's context current. Before, it may leave

@@ -19,6 +19,7 @@
 #include "region.h"
 #include "reserve.h"
 #include "resume.h"
+#include "silence.h"
 #include "work.h"
 
 static void add_device(
@@ -121,11 +122,8 @@ static void tell_empty(const struct operation *op)
 		r->told_empty |= tell;
 		lock_drop();
 		if (tell)
-			log_line(LOG_WARN,
-				"region %s is empty: nothing was allocated in it, or "
-				"past "
-				"this library (static CUDA runtime, cudaMallocAsync)",
-				r->tag);
+			log_line(LOG_WARN, "region %s is empty: %s", r->tag,
+				silence_why_empty());
 	}
 }
 

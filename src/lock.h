@@ -5,6 +5,7 @@
  *   the table of allocations, every allocation and every block's `state` and links
  *   regions, their spaces, free addresses and free segments
  *   each device's list of contexts
+ *   records of memory that others make by cuMemCreate()
  *   captures in progress, holds against them, and frees put off until they end
  *
  * It is held for table work only: no CUDA call, dl*, log line, callback or wait for a

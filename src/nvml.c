@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NVML's header is not part of every CUDA installation, so the four functions are
+/* NVML's header is not part of every CUDA installation, so these functions are
  * declared here, as its documentation gives them. */
 #include "nvml.h"
 
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "dl.h"
 #include "real.h"
@@ -22,6 +23,8 @@ struct process {
 struct nvml {
 	int (*init)(void);
 	int (*shutdown)(void);
+	int (*device_count)(unsigned *count);
+	int (*device_by_index)(unsigned index, void **device);
 	int (*device_by_uuid)(const char *uuid, void **device);
 	int (*processes)(void *device, unsigned *count, struct process *list);
 };
@@ -34,10 +37,14 @@ static bool open_nvml(struct nvml *n)
 		return false;
 	*(void **)&n->init = dl_symbol(handle, "nvmlInit_v2");
 	*(void **)&n->shutdown = dl_symbol(handle, "nvmlShutdown");
+	*(void **)&n->device_count = dl_symbol(handle, "nvmlDeviceGetCount_v2");
+	*(void **)&n->device_by_index =
+		dl_symbol(handle, "nvmlDeviceGetHandleByIndex_v2");
 	*(void **)&n->device_by_uuid = dl_symbol(handle, "nvmlDeviceGetHandleByUUID");
 	*(void **)&n->processes =
 		dl_symbol(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
-	return n->init && n->shutdown && n->device_by_uuid && n->processes;
+	return n->init && n->shutdown && n->device_count && n->device_by_index &&
+	       n->device_by_uuid && n->processes;
 }
 
 /* CUDA's and NVML's ordinals differ under CUDA_VISIBLE_DEVICES; the UUID does not. */
@@ -107,4 +114,42 @@ void nvml_holders(CUdevice ordinal, char *buf, size_t size)
 		n.processes(device, &count, list) == 0)
 		write_list(list, count, buf, size);
 	n.shutdown();
+}
+
+/* Of one device. NVML may list a process more than once. */
+static uint64_t own_bytes(const struct nvml *n, unsigned index)
+{
+	struct process list[PROCESSES_MAX];
+	unsigned count = PROCESSES_MAX;
+	void *device = NULL;
+	uint64_t bytes = 0;
+
+	if (n->device_by_index(index, &device) != 0 ||
+		n->processes(device, &count, list) != 0)
+		return 0;
+	/* All bits set: the driver does not know. */
+	for (unsigned i = 0; i < count; i++)
+		if (list[i].pid == (unsigned)getpid() && ~list[i].bytes != 0 &&
+			list[i].bytes > bytes)
+			bytes = list[i].bytes;
+	return bytes;
+}
+
+uint64_t nvml_own_bytes(void)
+{
+	uint64_t most = 0;
+	unsigned count = 0;
+	struct nvml n;
+
+	if (!open_nvml(&n) || n.init() != 0)
+		return 0;
+	if (n.device_count(&count) != 0)
+		count = 0;
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t bytes = own_bytes(&n, i);
+
+		most = bytes > most ? bytes : most;
+	}
+	n.shutdown();
+	return most;
 }

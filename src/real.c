@@ -82,6 +82,15 @@ bool driver_loaded(void)
 	return atomic_load_explicit(&loaded, memory_order_acquire) != NULL;
 }
 
+bool driver_is_there(void)
+{
+	void *handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+
+	if (handle)
+		dlclose(handle);
+	return handle != NULL;
+}
+
 const struct driver *driver(void)
 {
 	lock_check_free();

@@ -73,6 +73,9 @@ bool driver_load(void);
 /* driver_load() has succeeded before: costs one atomic load, opens nothing. */
 bool driver_loaded(void);
 
+/* The process has opened libcuda.so.1, by itself or through us. Opens nothing. */
+bool driver_is_there(void);
+
 const struct driver *driver(void);
 
 #define REAL(function) \

@@ -11,6 +11,7 @@
 #include "fork.h"
 #include "lock.h"
 #include "rules.h"
+#include "silence.h"
 #include "table.h"
 
 /* Pushes that need no heap. A thread that ends inside deeper ones leaks their record. */
@@ -148,6 +149,7 @@ int region_push(const char *tag, int policy)
 		return error_set(STAYPUT_ERR_HOST_MEMORY,
 			"no memory for the record of region %s", tag);
 	choice.policy = region_policy(tag, policy);
+	silence_note_push();
 	return push(choice);
 }
 
@@ -241,6 +243,8 @@ void region_fill_info_locked(
 		.count_kept = region->count_kept,
 		.bytes_stream_ordered = region->bytes_ordered,
 		.count_stream_ordered = region->count_ordered,
+		.bytes_foreign_vmm = region->bytes_foreign,
+		.count_foreign_vmm = region->count_foreign,
 	};
 	strcpy(info->tag, region->tag);
 	for (const struct space *s = region->spaces; s; s = s->next) {

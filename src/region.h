@@ -43,6 +43,7 @@ struct region {
 	uint64_t bytes_active, bytes_paused, bytes_kept; /* as asked for */
 	uint64_t count_active, count_paused, count_kept;
 	uint64_t bytes_ordered, count_ordered; /* stream-ordered memory */
+	uint64_t bytes_foreign, count_foreign; /* that others made by cuMemCreate() */
 	struct region *next;
 };
 

@@ -22,7 +22,7 @@ static bool is_named(const struct request *request, size_t index, struct answers
 static bool is_on(const struct request *request, int device, struct answers *answers)
 {
 	if (!answers->knows_device)
-		answers->device = request->device(request->caller);
+		answers->device = request->device(request);
 	answers->knows_device = true;
 	return answers->device == device;
 }

@@ -13,7 +13,8 @@ struct request {
 	void *caller; /* the hook's return address */
 	/* Ordinal of the device that it would be on; -1: none yet. Called when a rule wants
 	 * to know, and never makes a context. */
-	int (*device)(void *caller);
+	int (*device)(const struct request *request);
+	int ordinal; /* for a `device` that was told */
 };
 
 /* The first entry of STAYPUT_RULES that applies, or -1. */

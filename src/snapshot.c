@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "device.h"
+#include "foreign.h"
 #include "hostpool.h"
 #include "lock.h"
 #include "region.h"
@@ -83,6 +84,7 @@ static void add_region(struct text *t, const struct region_copy *copy)
 		"\"bytes_paused\":%llu,\"bytes_kept\":%llu,\"bytes_device\":%llu,"
 		"\"bytes_backup\":%llu,\"count_active\":%llu,\"count_paused\":%llu,"
 		"\"count_kept\":%llu,\"mappings\":%llu,"
+		"\"bytes_foreign_vmm\":%llu,\"count_foreign_vmm\":%llu,"
 		"\"bytes_stream_ordered\":%llu,\"count_stream_ordered\":%llu,"
 		"\"stream_ordered_by_device\":{",
 		r->tag, states[r->state], (unsigned long long)r->bytes_active,
@@ -90,6 +92,8 @@ static void add_region(struct text *t, const struct region_copy *copy)
 		(unsigned long long)r->bytes_device, (unsigned long long)r->bytes_backup,
 		(unsigned long long)r->count_active, (unsigned long long)r->count_paused,
 		(unsigned long long)r->count_kept, (unsigned long long)r->mappings,
+		(unsigned long long)r->bytes_foreign_vmm,
+		(unsigned long long)r->count_foreign_vmm,
 		(unsigned long long)r->bytes_stream_ordered,
 		(unsigned long long)r->count_stream_ordered);
 	add_devices(t, copy->ordered);
@@ -99,6 +103,7 @@ static void add_region(struct text *t, const struct region_copy *copy)
 size_t snapshot_write(char *buf, size_t size)
 {
 	struct text t = {.buf = buf, .size = size};
+	uint64_t foreign[FOREIGN_MAKERS];
 	size_t count, host, idle;
 	struct region_copy *regions = copy_regions(&count);
 
@@ -111,8 +116,14 @@ size_t snapshot_write(char *buf, size_t size)
 	lock_take();
 	host = hostpool_total_locked();
 	idle = hostpool_idle_locked();
+	for (int i = 0; i < FOREIGN_MAKERS; i++)
+		foreign[i] = foreign_bytes_locked(i);
 	lock_drop();
-	add(&t, "],\"host_bytes\":%zu,\"host_bytes_idle\":%zu}", host, idle);
+	add(&t, "],\"host_bytes\":%zu,\"host_bytes_idle\":%zu,", host, idle);
+	add(&t, "\"foreign_vmm\":{\"pytorch\":%llu,\"xla\":%llu,\"other\":%llu}}",
+		(unsigned long long)foreign[FOREIGN_PYTORCH],
+		(unsigned long long)foreign[FOREIGN_XLA],
+		(unsigned long long)foreign[FOREIGN_OTHER]);
 	free(regions);
 	return t.len;
 }

@@ -16,6 +16,7 @@
 #include "lifecycle.h"
 #include "lock.h"
 #include "region.h"
+#include "silence.h"
 #include "snapshot.h"
 #include "table.h"
 
@@ -125,7 +126,10 @@ STAYPUT_API int stayput_native_push(void)
 
 STAYPUT_API int stayput_region_pop(void)
 {
-	return region_pop();
+	int err = region_pop();
+
+	silence_check();
+	return err;
 }
 
 typedef int lifecycle(const char *const *tags, size_t count,
@@ -149,6 +153,7 @@ static int run(lifecycle *step, const char *const *tags, size_t count,
 		err = step(tags, count, options ? options : &none, &own);
 		if (report)
 			copy_out(report, &own);
+		silence_check();
 	}
 	errno = saved;
 	return err;
@@ -296,6 +301,7 @@ STAYPUT_API int stayput_region_info(const char *tag, struct stayput_region_info 
 	lock_drop();
 	if (r)
 		copy_out(info, &own);
+	silence_check();
 	return r ? STAYPUT_OK
 		 : error_set(STAYPUT_ERR_NOT_FOUND, "no region is tagged %s", tag);
 }
@@ -323,6 +329,7 @@ STAYPUT_API int stayput_region_list(
 	}
 	lock_drop();
 	*count = n;
+	silence_check();
 	return STAYPUT_OK;
 }
 
@@ -331,6 +338,7 @@ STAYPUT_API size_t stayput_snapshot_json(char *buf, size_t size)
 	int saved = errno;
 	size_t len = snapshot_write(buf, size);
 
+	silence_check();
 	errno = saved;
 	return len;
 }

@@ -148,7 +148,7 @@ static void pausing_an_empty_region_is_told_once(void)
 	OK(stayput_region_push("empty", STAYPUT_HOST));
 	OK(stayput_region_pop());
 	OK(stayput_pause("empty"));
-	CHECK_HAS(stderr_text(), "region empty is empty");
+	CHECK_HAS(stderr_text(), "region empty is empty: nothing has come by");
 	OK(stayput_pause("empty"));
 	CHECK(!strstr(strstr(stderr_text(), "is empty") + 1, "is empty"));
 	OK(stayput_pause(NULL));

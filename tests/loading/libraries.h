@@ -3,6 +3,7 @@
 #ifndef LIBRARIES_H
 #define LIBRARIES_H
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 cudaError_t consumer_malloc(void **ptr, size_t size);
@@ -17,6 +18,11 @@ cudaError_t consumer_last_error(void);
 
 cudaError_t outer_malloc(void **ptr, size_t size);
 cudaError_t outer_free(void *ptr);
+
+/* Memory of a device by virtual memory management, whose functions are looked up through
+ * the runtime as PyTorch does it. */
+CUresult pool_create(CUmemGenericAllocationHandle *handle, size_t size, int device);
+CUresult pool_release(CUmemGenericAllocationHandle handle);
 
 /* What the constructor allocated, or NULL. */
 void *early_memory(void);

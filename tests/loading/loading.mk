@@ -13,12 +13,16 @@ LOADING_SO   = $(LOADING_CC) -fvisibility=default -fno-optimize-sibling-calls -s
 # The same code under several names, each at the same address when that is free.
 PLACED := $(LOADING)/libplaced_a.so $(LOADING)/libplaced_b.so $(LOADING)/libnccl.so
 
+# A framework's own pool, under names that tell whose it is.
+POOLS := $(LOADING)/libc10_cuda.so $(LOADING)/libxla_plugin.so $(LOADING)/libpool.so \
+	$(LOADING)/libnccl_pool.so
+
 loading: fakecuda $(B)/libstayput.so $(B)/test_loading $(LOADING)/host \
 	$(LOADING)/nodriver/libcuda.so.1 $(LOADING)/program11.0 \
 	$(LOADING)/program12 $(LOADING)/program13 \
 	$(LOADING)/libconsumer12.so $(LOADING)/libconsumer13.so \
 	$(LOADING)/libconsumer_hashed.so $(LOADING)/libouter.so $(LOADING)/libearly.so \
-	$(LOADING)/liblate.so $(LOADING)/libshim.so $(PLACED)
+	$(LOADING)/liblate.so $(LOADING)/libshim.so $(PLACED) $(POOLS)
 
 $(B)/test_loading: tests/test_loading.c | $(FAKE)
 	$(LOADING_CC) -o $@ $< -ldl $(LDFLAGS)
@@ -52,6 +56,9 @@ $(LOADING)/libearly.so $(LOADING)/liblate.so: $(LOADING)/lib%.so: $(LOADING_SRC)
 
 $(PLACED): $(LOADING_SRC)/consumer.c $(FAKE)/libcudart.so.13 | $(LOADING)
 	$(LOADING_SO) -Wl,-Ttext-segment=0x20000000000 -o $@ $^ $(LDFLAGS)
+
+$(POOLS): $(LOADING_SRC)/pool.c $(FAKE)/libcudart.so.13 | $(LOADING)
+	$(LOADING_SO) -o $@ $^ $(LDFLAGS)
 
 $(LOADING)/libshim.so: $(LOADING_SRC)/shim.c | $(LOADING)
 	$(LOADING_SO) -o $@ $< -ldl $(LDFLAGS)

@@ -60,6 +60,7 @@ static void use_nothing(void)
 	CHECK(is_loaded("libstayput"));
 	CHECK(is_loaded("libcudart"));
 	CHECK(!is_loaded("libcuda.so"));
+	CHECK(!is_loaded("libnvidia-ml"));
 }
 
 static void keep_contents(void)
