@@ -348,7 +348,8 @@ struct stayput_region_info {
 	uint64_t count_active, count_paused, count_kept; /* allocations */
 	uint64_t mappings; /* physical blocks, active or paused */
 	/* Not part of the region, but meant for it: allocated where it was in force by calls
-	 * whose memory cannot be released. Stays native and on the device. */
+	 * whose memory cannot be released. Stays native and on the device; stayput_query()
+	 * knows the first kind, with policy keep. */
 	uint64_t bytes_stream_ordered; /* cudaMallocAsync() and its like */
 	uint64_t count_stream_ordered;
 	uint64_t bytes_foreign_vmm; /* cuMemCreate(), as PyTorch's expandable segments */

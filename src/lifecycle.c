@@ -115,15 +115,17 @@ static void tell_empty(const struct operation *op)
 {
 	for (size_t i = 0; i < op->region_count; i++) {
 		struct region *r = op->regions[i];
+		char why[240];
 		bool tell;
 
 		lock_take();
 		tell = !r->was_used && !r->told_empty;
 		r->told_empty |= tell;
 		lock_drop();
-		if (tell)
-			log_line(LOG_WARN, "region %s is empty: %s", r->tag,
-				silence_why_empty());
+		if (!tell)
+			continue;
+		silence_why_empty(r, why, sizeof why);
+		log_line(LOG_WARN, "region %s is empty: %s", r->tag, why);
 	}
 }
 

@@ -210,6 +210,7 @@ void region_count_locked(const struct allocation *a, int sign)
 	*bytes += sign * (int64_t)a->size;
 	*count += sign;
 	r->was_used = true;
+	silence_note_call(SILENCE_SMALL);
 	fork_note_use();
 }
 

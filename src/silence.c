@@ -143,13 +143,27 @@ void silence_check(void)
 	errno = saved;
 }
 
-const char *silence_why_empty(void)
+void silence_why_empty(const struct region *region, char *buf, size_t size)
 {
-	if (atomic_load_explicit(&silence_broken, memory_order_relaxed))
-		return "what came by was allocated outside of it (a push holds for its "
-		       "own thread, and a framework may give out memory that it has "
-		       "already)";
-	return "nothing has come by, so memory is allocated past this library, or not at "
-	       "all (static CUDA runtime, functions called through a handle, "
-	       "expandable_segments)";
+	uint64_t bytes;
+
+	lock_take();
+	bytes = region->bytes_foreign;
+	lock_drop();
+	if (bytes > 0)
+		snprintf(buf, size,
+			"%llu bytes that were meant for it were made by cuMemCreate, "
+			"past "
+			"this library, and stay native (PyTorch: expandable_segments)",
+			(unsigned long long)bytes);
+	else if (atomic_load_explicit(&silence_broken, memory_order_relaxed))
+		snprintf(buf, size,
+			"what came by was allocated outside of it (a push holds for its "
+			"own thread, and a framework may give out memory that it has "
+			"already)");
+	else
+		snprintf(buf, size,
+			"nothing has come by, so memory is allocated past this library, "
+			"or not at all (static CUDA runtime, functions called through a "
+			"handle, expandable_segments)");
 }

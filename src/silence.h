@@ -40,7 +40,7 @@ void silence_note_foreign(
 /* Looks, seldom enough to cost nothing. Says something at most once. */
 void silence_check(void);
 
-/* Why a region may be empty, to be put after that. */
-const char *silence_why_empty(void);
+/* Why the region may be empty, to be put after that. */
+void silence_why_empty(const struct region *region, char *buf, size_t size);
 
 #endif

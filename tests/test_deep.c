@@ -149,6 +149,11 @@ static void memory_by_runtime_functions_looked_up_is_in_the_region(void)
 	by_default("deep_lookup", "allocate_by_runtime");
 }
 
+static void excluded_libraries_with_a_static_runtime_stay_native(void)
+{
+	by_default("deep_lookup", "leave_excluded_libraries_alone");
+}
+
 static void other_answers_are_as_without_us(void)
 {
 	char without[64 << 10] = "";
@@ -194,6 +199,7 @@ int main(int argc, char **argv)
 		TEST(entry_points_are_found_through_a_runtime_that_is_past_us),
 		TEST(memory_by_driver_functions_looked_up_is_in_the_region),
 		TEST(memory_by_runtime_functions_looked_up_is_in_the_region),
+		TEST(excluded_libraries_with_a_static_runtime_stay_native),
 		TEST(other_answers_are_as_without_us),
 		TEST(a_malloc_that_looks_up_does_not_recurse),
 	};

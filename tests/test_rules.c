@@ -173,6 +173,51 @@ static void a_push_wins_over_rules_and_rules_over_the_default(void)
 	CHECK_TAG(allocate(1 * MIB), "big");
 }
 
+static void *allocate_in_thread(void *unused)
+{
+	(void)unused;
+	return allocate(1 * MIB);
+}
+
+static void rules_hold_for_every_thread_and_pushes_for_their_own(void)
+{
+	pthread_t thread;
+	void *ptr;
+
+	setenv("STAYPUT_RULES", "big:size>=1MiB", 1);
+	OK(stayput_region_push("pushed", STAYPUT_HOST));
+	CHECK_EQ(pthread_create(&thread, NULL, allocate_in_thread, NULL), 0);
+	CHECK_EQ(pthread_join(thread, &ptr), 0);
+	CHECK_TAG(ptr, "big");
+	CHECK_TAG(allocate(1 * MIB), "pushed");
+}
+
+enum { THREADS = 8, TIMES = 200 };
+
+static void *allocate_often(void *library)
+{
+	for (int i = 0; i < TIMES; i++) {
+		void *ptr = allocate_in(library, 4096);
+		struct stayput_info info = query(ptr);
+
+		CHECK_EQ(strcmp(info.tag, "a"), 0);
+		CUDA(((struct library *)library)->free(ptr));
+	}
+	return NULL;
+}
+
+static void threads_may_ask_for_a_file_at_once(void)
+{
+	struct library a = open_library("libplaced_a.so");
+	pthread_t threads[THREADS];
+
+	setenv("STAYPUT_RULES", "a:module=placed_a", 1);
+	for (int i = 0; i < THREADS; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, allocate_often, &a), 0);
+	for (int i = 0; i < THREADS; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+}
+
 static void the_tag_of_a_rule_has_the_policy_of_the_environment(void)
 {
 	setenv("STAYPUT_REGIONS", "big=discard", 1);
@@ -281,6 +326,8 @@ int main(int argc, char **argv)
 		TEST(the_callers_file_chooses),
 		TEST(all_conditions_have_to_hold_and_the_first_rule_wins),
 		TEST(a_push_wins_over_rules_and_rules_over_the_default),
+		TEST(rules_hold_for_every_thread_and_pushes_for_their_own),
+		TEST(threads_may_ask_for_a_file_at_once),
 		TEST(the_tag_of_a_rule_has_the_policy_of_the_environment),
 		TEST(memory_by_a_rule_is_paused_as_any_other),
 		TEST(excluded_callers_are_native_in_a_region_too),

@@ -157,6 +157,18 @@ static void our_own_memory_is_not_counted_as_others(void)
 	CHECK_HAS(snapshot(), "{\"pytorch\":0,\"xla\":0,\"other\":0}");
 }
 
+static void a_pause_says_what_went_past_an_empty_region(void)
+{
+	catch_stderr();
+	OK(stayput_region_push("r", STAYPUT_HOST));
+	create(open_library("libc10_cuda.so"), 6 * MIB);
+	OK(stayput_region_pop());
+	OK(stayput_pause("r"));
+	CHECK_HAS(stderr_text(), "region r is empty: 6291456 bytes that were meant");
+	OK(stayput_pause("r"));
+	CHECK_EQ(count_of(stderr_text(), "is empty"), 1);
+}
+
 static void excluded_callers_do_not_count_in_a_region(void)
 {
 	setenv("STAYPUT_DEFAULT", "engine", 1);
@@ -253,6 +265,16 @@ static void a_process_that_allocates_outside_of_regions_is_not_told(void)
 	CHECK_HAS(stderr_text(), "a push holds for its own thread");
 }
 
+static void small_memory_in_a_region_is_not_nothing(void)
+{
+	catch_stderr();
+	region_malloc("r", STAYPUT_HOST, 4096);
+	allocate_past_us(2 * GIB);
+	push_and_pop();
+	push_and_pop();
+	CHECK_EQ(strlen(stderr_text()), 0);
+}
+
 /* Memory may grow at any time, so one look is not enough; but each costs. */
 static void it_looks_again_more_and_more_seldom(void)
 {
@@ -281,6 +303,7 @@ int main(int argc, char **argv)
 		TEST(memory_by_others_is_counted_until_it_is_released),
 		TEST(memory_of_the_driver_by_name_is_counted_too),
 		TEST(our_own_memory_is_not_counted_as_others),
+		TEST(a_pause_says_what_went_past_an_empty_region),
 		TEST(excluded_callers_do_not_count_in_a_region),
 		TEST(lookups_of_anything_else_are_the_runtimes_own),
 		TEST(a_busy_process_of_which_nothing_comes_by_is_told),
@@ -289,6 +312,7 @@ int main(int argc, char **argv)
 		TEST(without_a_region_nothing_is_said),
 		TEST(a_process_that_holds_little_is_not_told),
 		TEST(a_process_that_allocates_outside_of_regions_is_not_told),
+		TEST(small_memory_in_a_region_is_not_nothing),
 		TEST(it_looks_again_more_and_more_seldom),
 	};
 

@@ -6,9 +6,12 @@
 DEEP_SRC   := tests/deep
 DEEP_AGAIN := $(patsubst %,$(B)/test_%_deep,region pause threads ordered rules)
 
+OWN_RUNTIME := $(LOADING)/libown_runtime.so $(LOADING)/libnccl_own_runtime.so
+
 deep: loading $(B)/libstayput-deep.so $(B)/test_deep $(B)/test_loading_deep $(DEEP_AGAIN) \
 	$(LOADING)/deep_static $(LOADING)/deep_shared $(LOADING)/deep_lookup \
-	$(LOADING)/libmallocs.so $(LOADING)/libanswer.so $(LOADING)/libcuda.so.stub
+	$(LOADING)/libmallocs.so $(LOADING)/libanswer.so $(LOADING)/libcuda.so.stub \
+	$(OWN_RUNTIME)
 
 $(B)/test_deep: tests/test_deep.c | $(FAKE)
 	$(LOADING_CC) -o $@ $< -ldl $(LDFLAGS)
@@ -28,6 +31,9 @@ $(LOADING)/deep_shared: $(DEEP_SRC)/program.c $(FAKE)/libcudart.so.13 | $(LOADIN
 
 $(LOADING)/deep_lookup: $(DEEP_SRC)/lookup.c | $(LOADING)
 	$(LOADING_CC) -o $@ $< -ldl $(LDFLAGS)
+
+$(OWN_RUNTIME): tests/loading/consumer.c $(FAKE)/libcudart_static.a | $(LOADING)
+	$(LOADING_SO) -o $@ $^ -ldl $(LDFLAGS)
 
 $(LOADING)/libanswer.so: $(DEEP_SRC)/answer.c | $(LOADING)
 	$(LOADING_SO) -o $@ $< $(LDFLAGS)

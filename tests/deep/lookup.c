@@ -5,6 +5,7 @@
  */
 #include <cuda.h>
 
+#include "../loading/libraries.h"
 #include "../loading/preloaded.h"
 #include "mallocs.h"
 
@@ -335,6 +336,31 @@ static void allocate_by_driver(void)
 	CHECK(!is_region_memory((void *)ptr));
 }
 
+static bool allocates_in_region(const char *name)
+{
+	void *library = open_library(name), *ptr = NULL;
+	typeof(&consumer_malloc) allocate =
+		(typeof(&consumer_malloc))symbol(library, "consumer_malloc");
+	typeof(&consumer_free) release =
+		(typeof(&consumer_free))symbol(library, "consumer_free");
+	bool in_region;
+
+	CHECK_EQ(allocate(&ptr, 3 * MIB), 0);
+	in_region = is_region_memory(ptr);
+	CHECK_EQ(release(ptr), 0);
+	return in_region;
+}
+
+/* Libraries with a runtime of their own, as NCCL has one. */
+static void leave_excluded_libraries_alone(void)
+{
+	CHECK(allocates_in_region("libown_runtime.so"));
+	CHECK(!allocates_in_region("libnccl_own_runtime.so"));
+	begin_region();
+	CHECK(!allocates_in_region("libnccl_own_runtime.so"));
+	end_region();
+}
+
 /* As ctypes does it. */
 static void allocate_by_runtime(void)
 {
@@ -425,6 +451,7 @@ int main(int argc, char **argv)
 		JOB(find_entry_points_by_version),
 		JOB(allocate_by_driver),
 		JOB(allocate_by_runtime),
+		JOB(leave_excluded_libraries_alone),
 		JOB(tell_answers),
 		JOB(look_up_inside_malloc),
 	};
