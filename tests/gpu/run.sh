@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD [PART...] - what only a GPU can show, on this machine's. Needs nvcc and a
 # shared libcudart; BUILD holds libstayput.so. Parts, all by default: digest main soak
-# overhead bench graph. bench.json goes to $OUT.
+# overhead bench past graph. bench.json goes to $OUT.
 set -u
 build=$(cd "$1" && pwd) || exit
 shift
@@ -48,11 +48,27 @@ overhead() {
 bench() {
 	compile_c bench && "$work/bench" --json "$out/bench.json"
 }
+# Needs PyTorch for all but the first.
+past() {
+	compile_cu past && LD_PRELOAD=$preload "$work/past" || return
+	says() { # WORDS, JOB, ENVIRONMENT...
+		words=$1 job=$2
+		shift 2
+		env "$@" LD_PRELOAD="$preload" python3 "$root/tests/gpu/past.py" "$job" \
+			2>"$work/said" || { cat "$work/said"; return 1; }
+		cat "$work/said"
+		grep -q "$words" "$work/said"
+	}
+	says "no allocation has come by" handle STAYPUT_LOG=warn &&
+		says "PyTorch's expandable segments" segments STAYPUT_DEFAULT=engine \
+			PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True &&
+		says "" rules STAYPUT_RULES="pt:module=libc10_cuda"
+}
 graph() {
 	LD_PRELOAD=$preload python3 "$root/examples/cuda_graph.py" --gib 72 --cycles 20
 }
 
-[ $# -gt 0 ] || set -- digest main soak overhead bench graph
+[ $# -gt 0 ] || set -- digest main soak overhead bench past graph
 failed=
 for part; do
 	echo "== $part"
