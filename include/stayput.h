@@ -341,7 +341,7 @@ struct stayput_region_info {
 	int reserved;
 	uint64_t bytes_active; /* asked for, with memory behind it */
 	uint64_t bytes_paused; /* asked for, without */
-	uint64_t bytes_kept;   /* native memory under policy keep */
+	uint64_t bytes_kept;   /* native memory: policy keep, and managed memory */
 	uint64_t
 		bytes_device; /* physical memory that the region occupies; not bytes_kept */
 	uint64_t bytes_backup; /* host memory for its contents, kept while active too */

@@ -210,8 +210,8 @@ static CUresult release(CUdeviceptr ptr, CUstream stream)
 	range = space_find_locked(ptr);
 	found = captures ? !range && native_is_window(ptr)
 			 : range && range->base == ptr &&
-				(range->kind == RANGE_ASYNC ||
-					range->kind == RANGE_NATIVE);
+				   (range->kind == RANGE_ASYNC ||
+					   range->kind == RANGE_NATIVE);
 	fake_unlock();
 	return found ? stream_enqueue(stream, &op, false) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream-ordered memory: always native, and counted where a region is in force. */
+/* Stream-ordered and managed memory: always native, and counted where a region is in force.
+ */
 #include <stddef.h>
 
 #include "support.h"
@@ -232,6 +233,32 @@ static void memory_of_a_captured_graph_is_not_counted(void)
 	CHECK(graph);
 }
 
+static void managed_memory_is_kept_and_told_once(void)
+{
+	CUdeviceptr driver;
+	void *runtime;
+
+	catch_stderr();
+	CUDA(cudaFree(0));
+	OK(stayput_region_push("r", STAYPUT_HOST));
+	CUDA(cudaMallocManaged(&runtime, MIB, cudaMemAttachGlobal));
+	CHECK_EQ(cuMemAllocManaged(&driver, 2 * MIB, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+	CHECK_EQ(
+		cudaMallocManaged(NULL, MIB, cudaMemAttachGlobal), cudaErrorInvalidValue);
+	OK(stayput_region_pop());
+	CHECK_EQ(region_info("r").bytes_kept, 3 * MIB);
+	CHECK_EQ(region_info("r").count_kept, 2);
+	CHECK_HAS(stderr_text(), "region r: managed memory");
+	CHECK(!strstr(strstr(stderr_text(), "managed") + 1, "managed"));
+	OK(stayput_pause("r"));
+	memset(runtime, 1, MIB);
+	CUDA(cudaFree(runtime));
+	CHECK_EQ(cuMemFree(driver), CUDA_SUCCESS);
+	CHECK_EQ(region_info("r").count_kept, 0);
+	CUDA(cudaMallocManaged(&runtime, MIB, cudaMemAttachGlobal));
+	CHECK_EQ(region_info("r").count_kept, 0);
+}
+
 static void what_cannot_be_asked_about_goes_uncounted(void)
 {
 	void *ptr;
@@ -300,6 +327,7 @@ int main(int argc, char **argv)
 		TEST(the_current_pool_is_trimmed_beside_the_default_one),
 		TEST(a_pool_that_cannot_be_trimmed_is_no_error),
 		TEST(memory_of_a_captured_graph_is_not_counted),
+		TEST(managed_memory_is_kept_and_told_once),
 		TEST(what_cannot_be_asked_about_goes_uncounted),
 		TEST(a_reset_ends_the_count),
 		TEST(callers_of_smaller_structs_get_what_they_know),

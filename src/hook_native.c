@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered allocation, of runtime and driver: always the real function's, and counted
- * where a region is in force. Frees come by hook_runtime.c and hook_driver.c. No state here.
+ * Allocation that stays native, of runtime and driver, and is counted where a region is in
+ * force: stream-ordered memory, and managed memory as if its policy were keep. Frees come by
+ * hook_runtime.c and hook_driver.c. No state here but what has been told.
  *
- * On a stream that is being captured these calls make nodes of a graph, whose memory comes
- * and goes with launches: that is not counted.
+ * On a stream that is being captured, stream-ordered calls make nodes of a graph, whose
+ * memory comes and goes with launches: that is not counted.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "alloc.h"
 #include "hook.h"
+#include "log.h"
 #include "real.h"
 
 /* Exported, but not declared by the headers. */
@@ -147,4 +149,46 @@ STAYPUT_HOOK CUresult cuMemAllocFromPoolAsync_ptsz(
 
 	return finish_driver(
 		answer, ptr, size, per_thread(stream), __builtin_return_address(0));
+}
+
+static void count_managed(CUdeviceptr ptr, size_t size, void *caller)
+{
+	const struct request request = {size, caller, hook_device, -1};
+	static _Atomic bool told;
+	struct choice choice;
+
+	if (!ptr || !size || !hook_choose(&request, &choice))
+		return;
+	choice.policy = STAYPUT_KEEP;
+	alloc_count_native(ptr, size, &choice);
+	if (!atomic_exchange(&told, true))
+		log_line(LOG_WARN,
+			"region %s: managed memory (cudaMallocManaged) that is allocated "
+			"in regions stays native, and a pause does not release it",
+			choice.region->tag);
+}
+
+STAYPUT_HOOK cudaError_t cudaMallocManaged(void **ptr, size_t size, unsigned int flags)
+{
+	typeof(&cudaMallocManaged) real = REAL(cudaMallocManaged);
+	cudaError_t answer;
+
+	if (!real)
+		return cudaErrorInitializationError;
+	hook_enter();
+	answer = real(ptr, size, flags);
+	hook_leave();
+	if (answer == cudaSuccess)
+		count_managed((CUdeviceptr)*ptr, size, __builtin_return_address(0));
+	return answer;
+}
+
+STAYPUT_HOOK CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
+{
+	typeof(&cuMemAllocManaged) real = REAL(cuMemAllocManaged);
+	CUresult answer = real ? real(ptr, size, flags) : CUDA_ERROR_NOT_INITIALIZED;
+
+	if (answer == CUDA_SUCCESS && !hook_is_inside())
+		count_managed(*ptr, size, __builtin_return_address(0));
+	return answer;
 }
