@@ -33,7 +33,7 @@ static bool is_region_wanted(void)
 	       c->match_count > 0;
 }
 
-/* Asking NVML takes milliseconds: the 1st, 2nd, 4th, 8th ... time is enough. */
+/* The 1st, 2nd, 4th, 8th ... time. */
 static bool is_due(void)
 {
 	static _Atomic unsigned long calls;
@@ -128,19 +128,30 @@ static void tell(uint64_t bytes)
 			(unsigned long long)bytes, where_it_goes());
 }
 
-void silence_check(void)
+static bool is_in_question(void)
+{
+	return !atomic_load_explicit(&silence_broken, memory_order_relaxed) &&
+	       !atomic_load_explicit(&told, memory_order_relaxed) && !fork_is_child() &&
+	       is_region_wanted();
+}
+
+void silence_look(void)
 {
 	int saved = errno;
 	uint64_t bytes;
 
-	if (atomic_load_explicit(&silence_broken, memory_order_relaxed) ||
-		atomic_load_explicit(&told, memory_order_relaxed) || fork_is_child() ||
-		!is_region_wanted() || !is_due())
+	if (!is_in_question())
 		return;
 	bytes = driver_is_there() ? nvml_own_bytes() : 0;
 	if (bytes > SILENCE_BYTES)
 		tell(bytes);
 	errno = saved;
+}
+
+void silence_check(void)
+{
+	if (is_in_question() && is_due())
+		silence_look();
 }
 
 void silence_why_empty(const struct region *region, char *buf, size_t size)

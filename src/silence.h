@@ -37,7 +37,9 @@ void silence_note_push(void);
 void silence_note_foreign(
 	const struct region *region, enum foreign_maker maker, const char *name);
 
-/* Looks, seldom enough to cost nothing. Says something at most once. */
+/* Looks, and says something at most once. Costs milliseconds while there is a reason to
+ * look: silence_check(), for calls that are made often, does it ever more seldom. */
+void silence_look(void);
 void silence_check(void);
 
 /* Why the region may be empty, to be put after that. */

@@ -153,7 +153,7 @@ static int run(lifecycle *step, const char *const *tags, size_t count,
 		err = step(tags, count, options ? options : &none, &own);
 		if (report)
 			copy_out(report, &own);
-		silence_check();
+		silence_look();
 	}
 	errno = saved;
 	return err;

@@ -111,7 +111,7 @@ static void malformed_rules_are_told_and_count_as_unset(void)
 		CHECK_EQ(c.match_count, 0);
 		CHECK_HAS(complaints, "STAYPUT_RULES: ");
 		CHECK_HAS(complaints, "using none");
-		}
+	}
 	for (int i = 1; i < CONFIG_MATCHES; i++)
 		strcat(many, ";a:size<1");
 	CHECK_EQ(read_one("STAYPUT_RULES", many, complaints).match_count, CONFIG_MATCHES);
@@ -153,7 +153,7 @@ static void malformed_exclusions_are_told_and_the_default_holds(void)
 		CHECK_EQ(c.exclude_count, 6);
 		CHECK_HAS(complaints, "STAYPUT_EXCLUDE: ");
 		CHECK_HAS(complaints, "using libnccl,nvshmem");
-		}
+	}
 }
 
 static void waits_are_seconds_with_a_point(void)

@@ -179,20 +179,31 @@ static void excluded_callers_do_not_count_in_a_region(void)
 	CHECK_EQ(count_of(stderr_text(), "stay native"), 0);
 }
 
+typedef cudaError_t entry_point_by_version(
+	const char *, void **, unsigned, unsigned long long, int *);
+
+static entry_point_by_version *entry_point_in(void *handle)
+{
+	void *found = dlsym(handle, "cudaGetDriverEntryPointByVersion");
+
+	CHECK(found);
+	return (entry_point_by_version *)found;
+}
+
 static void lookups_of_anything_else_are_the_runtimes_own(void)
 {
 	static const char *const names[] = {
 		"cuMemAlloc", "cuMemMap", "cuMemFreeAsync", "cuNothing"};
-	void *runtime = dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD);
-	typeof(&cudaGetDriverEntryPointByVersion) real;
-	enum cudaDriverEntryPointQueryResult found, wanted;
-	void *function, *own;
+	entry_point_by_version *ours = entry_point_in(RTLD_DEFAULT);
+	entry_point_by_version *real =
+		entry_point_in(dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD));
 
-	*(void **)&real = dlsym(runtime, "cudaGetDriverEntryPointByVersion");
-	CHECK(real && real != cudaGetDriverEntryPointByVersion);
+	CHECK(ours != real);
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		CHECK_EQ(cudaGetDriverEntryPointByVersion(
-				 names[i], &function, 12000, cudaEnableDefault, &found),
+		void *function = NULL, *own = NULL;
+		int found = -1, wanted = -1;
+
+		CHECK_EQ(ours(names[i], &function, 12000, cudaEnableDefault, &found),
 			real(names[i], &own, 12000, cudaEnableDefault, &wanted));
 		CHECK(function == own);
 		CHECK_EQ(found, wanted);
@@ -291,7 +302,19 @@ static void it_looks_again_more_and_more_seldom(void)
 	CHECK_EQ(fakecuda_calls("cuDeviceTotalMem_v2"), looks);
 	allocate_past_us(2 * GIB);
 	push_and_pop();
-	CHECK_EQ(count_of(stderr_text(), "come by"), 1);
+	CHECK_EQ(count_of(stderr_text(), "no allocation has come by"), 1);
+}
+
+static void every_pause_looks(void)
+{
+	catch_stderr();
+	CUDA(cudaSetDevice(0));
+	CUDA(cudaFree(0));
+	for (int i = 0; i < 5; i++)
+		push_and_pop();
+	allocate_past_us(2 * GIB);
+	OK(stayput_pause("r"));
+	CHECK_EQ(count_of(stderr_text(), "no allocation has come by"), 1);
 }
 
 int main(int argc, char **argv)
@@ -314,6 +337,7 @@ int main(int argc, char **argv)
 		TEST(a_process_that_allocates_outside_of_regions_is_not_told),
 		TEST(small_memory_in_a_region_is_not_nothing),
 		TEST(it_looks_again_more_and_more_seldom),
+		TEST(every_pause_looks),
 	};
 
 	return test_main(tests, sizeof tests / sizeof *tests, argc, argv);

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "libraries.h"
 
+#if CUDART_VERSION < 12050
+cudaError_t cudaGetDriverEntryPointByVersion(
+	const char *, void **, unsigned, unsigned long long, void *);
+#endif
+
 static void *entry_point(const char *name)
 {
-	enum cudaDriverEntryPointQueryResult found;
 	void *function = NULL;
+	int found;
 
-#if CUDART_VERSION >= 12050
 	cudaGetDriverEntryPointByVersion(
-		name, &function, 12000, cudaEnableDefault, &found);
-#elif CUDART_VERSION >= 12000
-	cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found);
-#else
-	(void)found;
-	cudaGetDriverEntryPoint(name, &function, cudaEnableDefault);
-#endif
+		name, &function, 12000, cudaEnableDefault, (void *)&found);
 	return function;
 }
 
