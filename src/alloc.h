@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <cuda.h>
 
@@ -29,6 +30,10 @@ CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choi
 /* Counts native memory that a hook has just got: under policy keep, or because it could not
  * be ours. Without memory for the record it is not counted. */
 void alloc_count_native(CUdeviceptr ptr, size_t size, const struct choice *choice);
+
+/* From here, what would leave less than that free on its device finds no memory. Any
+ * thread; 0, as at the start: whatever there is may be taken. */
+void alloc_set_margin(uint64_t bytes);
 
 /* The end of a block that nobody else knows (any more): its memory, if there is any, its
  * addresses, its record. */

@@ -105,8 +105,17 @@ static struct choice *entry(size_t index)
 				    : &deep_stack[index - STACK_INLINE];
 }
 
+/* Weak: compat_tms.c has another one. */
+__attribute__((weak)) bool region_choose_compat(struct choice *choice)
+{
+	(void)choice;
+	return false;
+}
+
 bool region_choose(struct choice *choice)
 {
+	if (depth == 0 && region_choose_compat(choice))
+		return choice->region != NULL;
 	if (depth == 0)
 		return choose_default(choice);
 	*choice = *entry(depth - 1);
@@ -128,22 +137,28 @@ static int push(struct choice choice)
 	return STAYPUT_OK;
 }
 
-int region_push(const char *tag, int policy)
+int region_prepare(const char *tag, int policy, struct choice *choice)
 {
-	struct choice choice;
-
 	fork_watch();
 	if (policy < STAYPUT_POLICY_DEFAULT || policy > STAYPUT_KEEP)
 		return error_set(STAYPUT_ERR_INVALID,
 			"policy %d is not one of STAYPUT_POLICY_DEFAULT (0) to "
 			"STAYPUT_KEEP (4)",
 			policy);
-	choice.region = find_or_add(tag);
-	if (!choice.region)
+	choice->region = find_or_add(tag);
+	if (!choice->region)
 		return error_set(STAYPUT_ERR_HOST_MEMORY,
 			"no memory for the record of region %s", tag);
-	choice.policy = region_policy(tag, policy);
-	return push(choice);
+	choice->policy = region_policy(tag, policy);
+	return STAYPUT_OK;
+}
+
+int region_push(const char *tag, int policy)
+{
+	struct choice choice;
+	int err = region_prepare(tag, policy, &choice);
+
+	return err == STAYPUT_OK ? push(choice) : err;
 }
 
 int region_push_native(void)
