@@ -112,14 +112,20 @@ bench: all fakecuda
 demo: all fakecuda
 	examples/demo.sh $(B)
 
+# torch_memory_saver's Python package takes a preload whose path has its name in it.
+TMS_FOLDER := stayput/torch_memory_saver
+
 install: all
 	install -D -m 755 $(B)/libstayput.so $(DESTDIR)$(PREFIX)/lib/libstayput.so
 	install -D -m 755 $(B)/libstayput-deep.so $(DESTDIR)$(PREFIX)/lib/libstayput-deep.so
+	install -D -m 755 $(B)/libstayput-tms.so \
+		$(DESTDIR)$(PREFIX)/lib/$(TMS_FOLDER)/libstayput-tms.so
 	install -D -m 644 include/stayput.h $(DESTDIR)$(PREFIX)/include/stayput.h
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/lib/libstayput.so \
 		$(DESTDIR)$(PREFIX)/lib/libstayput-deep.so \
+		$(DESTDIR)$(PREFIX)/lib/$(TMS_FOLDER)/libstayput-tms.so \
 		$(DESTDIR)$(PREFIX)/include/stayput.h
 
 format:
