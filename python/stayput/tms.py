@@ -223,8 +223,8 @@ _EPILOG = f"""\
 its folder or beside it, whatever hook mode or CUDA version it is for; `uninstall` puts the
 originals back, which were kept beside under the suffix {KEPT}.
 Reinstalling {PACKAGE} with pip undoes `install` too, and leaves the kept files behind.
-`status` ends with 0 when all are ours, else with 1. What is refused ends with 2 and has
-changed nothing.
+`status` ends with 0 when all are ours, else with 1. Every command ends with 2 when it
+refuses what it found, having changed nothing, or fails on its way: it can be repeated then.
 
 Programs that set LD_PRELOAD themselves and only use the hook mode "preload" need no
 installation: the package accepts any library with {PACKAGE} in its path. After
@@ -267,9 +267,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             install(folder, args.library or library(), args.dry_run)
             return 0
         return status(folder, args.library)
-    except (Refused, OSError) as error:
+    except Refused as error:
         print(f"refused: {error}", file=sys.stderr)
-        return 2
+    except OSError as error:
+        print(f"failed: {error}; what is done already stays done", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

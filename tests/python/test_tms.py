@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 from stayput import tms
 from support import MIB, Case, Runtime
@@ -316,6 +317,18 @@ class Installation(Case):
             self.tms(again)
             self.tms("uninstall")
             self.assertEqual(self.contents(), before)
+
+    def test_an_installation_that_failed_half_way_can_be_repeated(self):
+        before = self.contents()
+        copies = shutil.copyfile
+        full = OSError(28, "No space left on device")
+        steps = [copies, mock.Mock(side_effect=full)]
+        with mock.patch("shutil.copyfile", lambda *paths: steps.pop(0)(*paths)):
+            self.assertIn("failed: [Errno 28]", self.tms("install", status=2))
+        self.assertEqual(self.tms("status", status=1).count(": ours"), 1)
+        self.assertEqual(self.tms("install").count("already"), 1)
+        self.tms("uninstall")
+        self.assertEqual(self.contents(), before)
 
     def test_links_are_kept_as_links(self):
         store = self.site / "torch_memory_saver" / "store"
