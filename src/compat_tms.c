@@ -32,7 +32,7 @@ struct settings {
 	const char *backend;
 };
 
-static bool read_bool(const char *name)
+static bool read_bool(const char *name, bool tell)
 {
 	static const char *const words[] = {
 		"0", "false", "no", "off", "1", "true", "yes", "on"};
@@ -44,9 +44,11 @@ static bool read_bool(const char *name)
 	for (int i = 0; i < WORDS; i++)
 		if (strcasecmp(text, words[i]) == 0)
 			return i >= WORDS / 2;
-	log_line(LOG_WARN,
-		"%s: \"%.100s\" is none of 1, true, yes, on, 0, false, no, off; using 0",
-		name, text);
+	if (tell)
+		log_line(LOG_WARN,
+			"%s: \"%.100s\" is none of 1, true, yes, on, 0, false, no, "
+			"off; using 0",
+			name, text);
 	return false;
 }
 
@@ -61,27 +63,40 @@ static const char *find_backend(const char *text)
 	return NULL;
 }
 
-static const char *read_backend(const char *name)
+static const char *read_backend(const char *name, bool tell)
 {
 	const char *text = secure_getenv(name);
 	const char *backend = find_backend(text);
 
-	if (backend)
-		return backend;
-	log_line(LOG_WARN, "%s: \"%.100s\" is neither pinned nor mmap; using pinned",
-		name, text);
-	return backends[0];
+	if (!backend && tell)
+		log_line(LOG_WARN,
+			"%s: \"%.100s\" is neither pinned nor mmap; using pinned", name,
+			text);
+	return backend ? backend : backends[0];
 }
 
 /* A file tier will cut its files so. */
-static void check_chunk(const char *name)
+static void read_chunk(const char *name, bool tell)
 {
 	const char *text = secure_getenv(name);
 
-	if (text && *text &&
+	if (tell && text && *text &&
 		(strspn(text, "0123456789") != strlen(text) ||
 			strspn(text, "0") == strlen(text)))
 		log_line(LOG_WARN, "%s: \"%.100s\" is not a number of MiB", name, text);
+}
+
+/* With `tell`, what cannot be read is reported. */
+static struct settings read_settings(bool tell)
+{
+	read_chunk("TMS_DISK_BACKUP_CHUNK_MB", tell);
+	return (struct settings){
+		.enable = read_bool("TMS_INIT_ENABLE", tell),
+		.cpu_backup = read_bool("TMS_INIT_ENABLE_CPU_BACKUP", tell),
+		.disk_backup = read_bool("TMS_INIT_ENABLE_DISK_BACKUP", tell),
+		.retain = read_bool("TMS_RETAIN_CPU_BACKUP", tell),
+		.backend = read_backend("TMS_INIT_CPU_BACKUP_BACKEND", tell),
+	};
 }
 
 static const struct settings *settings(void)
@@ -99,18 +114,13 @@ static const struct settings *settings(void)
 	fresh = malloc(sizeof *fresh);
 	if (!fresh)
 		return &fallback;
-	*fresh = (struct settings){
-		.enable = read_bool("TMS_INIT_ENABLE"),
-		.cpu_backup = read_bool("TMS_INIT_ENABLE_CPU_BACKUP"),
-		.disk_backup = read_bool("TMS_INIT_ENABLE_DISK_BACKUP"),
-		.retain = read_bool("TMS_RETAIN_CPU_BACKUP"),
-		.backend = read_backend("TMS_INIT_CPU_BACKUP_BACKEND"),
-	};
-	check_chunk("TMS_DISK_BACKUP_CHUNK_MB");
-	if (atomic_compare_exchange_strong(&current, &seen, fresh))
+	*fresh = read_settings(false);
+	if (atomic_compare_exchange_strong(&current, &seen, fresh)) {
 		seen = fresh;
-	else
+		read_settings(true);
+	} else {
 		free(fresh);
+	}
 	errno = saved;
 	return seen;
 }
