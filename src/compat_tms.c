@@ -385,8 +385,13 @@ static int run(const char *name, int (*step)(const char *tag), const char *text)
 	char region[STAYPUT_TAG_SIZE];
 	int err = step(region_of(text, region));
 
-	if (err == STAYPUT_OK || err == STAYPUT_ERR_NOT_FOUND)
+	if (err == STAYPUT_OK)
 		return STAYPUT_OK;
+	if (err == STAYPUT_ERR_NOT_FOUND) {
+		log_line(LOG_INFO, "%s(%.100s): nothing was allocated with that tag",
+			name, text);
+		return STAYPUT_OK;
+	}
 	log_line(LOG_ERROR, "%s(%.100s) failed: %s", name, text ? text : "NULL",
 		error_text());
 	return err;

@@ -399,22 +399,22 @@ def child(mode, names):
 
 
 def preload_of(folder):
-    import torch
-
-    major = torch.version.cuda.split(".")[0]
+    """The package looks at PyTorch's version too, which takes seconds to import."""
+    code = "import torch; print(torch.version.cuda)"
+    version = subprocess.check_output([sys.executable, "-c", code], text=True)
+    major = version.split(".")[0]
     pattern = f"torch_memory_saver_hook_mode_preload_cu{major}.*so"
     found = glob.glob(os.path.join(folder, pattern))
     assert len(found) == 1, f"{pattern} in {folder}: {found}"
     return found[0]
 
 
-def run(folder, mode, extra, scenarios):
+def run(folder, preload, mode, extra, scenarios):
     """Lines of the table: what a process did not come to has failed."""
     path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     env = dict(os.environ, PYTHONPATH=path, **extra)
     if mode == "preload":
-        command = [sys.executable, __file__, folder, "--print-preload"]
-        env["LD_PRELOAD"] = subprocess.check_output(command, text=True).strip()
+        env["LD_PRELOAD"] = preload
     names = [scenario.__name__ for scenario in scenarios]
     done = subprocess.run(
         [sys.executable, __file__, folder, "--child", mode, *names],
@@ -443,20 +443,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("package", help="folder that torch_memory_saver was unpacked to")
     parser.add_argument("--original", action="store_true", help="the package's own library")
-    parser.add_argument("--print-preload", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     folder = os.path.abspath(args.package)
-    if args.print_preload:
-        print(preload_of(folder))
-        return 0
     if args.child:
         return child(args.child[0], args.child[1:])
     start = time.perf_counter()
-    rows = []
+    rows, preload = [], preload_of(folder)
     for mode, extra, scenarios in RUNS:
         left = [s for s in scenarios if not (args.original and s in [*OURS, peer_copy])]
-        rows += run(folder, mode, extra, left)
+        rows += run(folder, preload, mode, extra, left)
     print(f"\n{'mode':8} {'scenario':18} {'seconds':>8}  result")
     for mode, name, word, seconds in rows:
         print(f"{mode:8} {name:18} {seconds:>8}  {word}")
