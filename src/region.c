@@ -12,8 +12,9 @@
 #include "lock.h"
 #include "table.h"
 
-/* Pushes that need no heap. A thread that ends inside deeper ones leaks their record. */
-enum { STACK_INLINE = 16 };
+/* Pushes that need no heap. A thread that ends inside deeper ones leaks their record. Few,
+ * since libraries that are opened late share little memory for threads' variables. */
+enum { STACK_INLINE = 4 };
 
 /* A choice without a region is a native push. */
 static __thread struct choice inline_stack[STACK_INLINE];
