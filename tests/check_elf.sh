@@ -58,6 +58,11 @@ check no_object_calls_dlsym_by_name "$(nm -A --undefined-only "$@" | grep ' U dl
 check everything_is_bound_at_load "$(echo "$dynamic" |
 	grep -Eq 'BIND_NOW|FLAGS_1.*NOW' || echo 'BIND_NOW is missing')"
 
+# Libraries that are opened after the start share about 1600 bytes between them.
+thread_bytes=$(readelf -lW "$lib" | awk '$1 == "TLS" { print $6 }')
+check threads_have_few_variables "$([ $((thread_bytes)) -le 256 ] ||
+	echo "$((thread_bytes)) bytes in each thread")"
+
 # Freed pointers may still come in while the process ends.
 check the_library_is_never_unloaded \
 	"$(echo "$dynamic" | grep -q 'FLAGS_1.*NODELETE' || echo 'NODELETE is missing')"
