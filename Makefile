@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make             build/libstayput.so and build/libstayput-deep.so
+# make             build/libstayput.so, build/libstayput-deep.so, build/libstayput-tms.so
 # make demo        the main job in one run: on the GPU if there is one, else on the fake
 # make test        every test, on the fake driver; TEST=name runs one; SAN=address, thread
 # make bench       the library against the hardware, on this machine's GPU
@@ -31,13 +31,14 @@ LINK_SO      = -shared -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^)
                -Wl,-Bsymbolic-functions -Wl,-z,now,-z,relro,-z,nodelete \
                $(if $(SAN),,-Wl,-z,defs)
 
-# The deep library is the other one and these.
+# The deep library is the first one and these; so is that in torch_memory_saver's place.
 DEEP  := $(B)/hook_lookup.o $(B)/lookup.o
-OBJ   := $(filter-out $(DEEP),$(patsubst src/%.c,$(B)/%.o,$(wildcard src/*.c)))
+TMS   := $(B)/compat_tms.o
+OBJ   := $(filter-out $(DEEP) $(TMS),$(patsubst src/%.c,$(B)/%.o,$(wildcard src/*.c)))
 TESTS := $(patsubst tests/%.c,$(B)/%,$(wildcard tests/test_*.c)) \
          $(patsubst tests/%.sh,$(B)/%,$(wildcard tests/test_*.sh))
 
-all: $(B)/libstayput.so $(B)/libstayput-deep.so
+all: $(B)/libstayput.so $(B)/libstayput-deep.so $(B)/libstayput-tms.so
 
 $(B)/libstayput.so: $(OBJ) src/stayput.map
 	$(CC) $(ALL_CFLAGS) $(LINK_SO) -o $@ $(OBJ) $(LDFLAGS)
@@ -47,6 +48,13 @@ $(B)/libstayput-deep.so: $(OBJ) $(DEEP) $(B)/stayput-deep.map
 
 $(B)/stayput-deep.map: src/stayput.map src/lookup.names | $(B)/.gitignore
 	sed -n '/^[a-z]/s/.*/	&;/p' src/lookup.names | \
+		sed '/^global:/r /dev/stdin' src/stayput.map >$@
+
+$(B)/libstayput-tms.so: $(OBJ) $(TMS) $(B)/stayput-tms.map
+	$(CC) $(ALL_CFLAGS) $(LINK_SO) -o $@ $(OBJ) $(TMS) $(LDFLAGS)
+
+$(B)/stayput-tms.map: src/stayput.map src/compat_tms.names | $(B)/.gitignore
+	sed -n 's/^[a-z].*/	&;/p' src/compat_tms.names | \
 		sed '/^global:/r /dev/stdin' src/stayput.map >$@
 
 # By hand when a hook is added, since older headers lack newer functions.
@@ -86,6 +94,10 @@ $(B)/test_backup: tests/test_backup.c $(B)/digest_reference.o $(B)/hostmem.o \
 $(B)/test_config: tests/test_config.c $(B)/config.o $(B)/config_rules.o $(B)/log.o
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $^ $(LDFLAGS)
 
+$(B)/test_tms: tests/test_tms.c $(B)/libstayput-tms.so fakecuda
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $< \
+		$(LINK_TEST:-lstayput=-lstayput-tms) $(LDFLAGS)
+
 -include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk
 
 test: all fakecuda loading deep $(TESTS)
@@ -94,6 +106,7 @@ test: all fakecuda loading deep $(TESTS)
 check-elf: all
 	tests/check_elf.sh $(B)/libstayput.so src/stayput.map $(OBJ)
 	tests/check_elf.sh $(B)/libstayput-deep.so $(B)/stayput-deep.map $(OBJ) $(DEEP)
+	tests/check_elf.sh $(B)/libstayput-tms.so $(B)/stayput-tms.map $(OBJ) $(TMS)
 
 bench: all fakecuda
 	tests/bench/run.sh $(B)
@@ -101,14 +114,20 @@ bench: all fakecuda
 demo: all fakecuda
 	examples/demo.sh $(B)
 
+# torch_memory_saver's Python package takes a preload whose path has its name in it.
+TMS_FOLDER := stayput/torch_memory_saver
+
 install: all
 	install -D -m 755 $(B)/libstayput.so $(DESTDIR)$(PREFIX)/lib/libstayput.so
 	install -D -m 755 $(B)/libstayput-deep.so $(DESTDIR)$(PREFIX)/lib/libstayput-deep.so
+	install -D -m 755 $(B)/libstayput-tms.so \
+		$(DESTDIR)$(PREFIX)/lib/$(TMS_FOLDER)/libstayput-tms.so
 	install -D -m 644 include/stayput.h $(DESTDIR)$(PREFIX)/include/stayput.h
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/lib/libstayput.so \
 		$(DESTDIR)$(PREFIX)/lib/libstayput-deep.so \
+		$(DESTDIR)$(PREFIX)/lib/$(TMS_FOLDER)/libstayput-tms.so \
 		$(DESTDIR)$(PREFIX)/include/stayput.h
 
 format:

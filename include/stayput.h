@@ -32,6 +32,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -385,6 +386,26 @@ STAYPUT_API int stayput_region_list(
  * may be NULL when size is 0.
  */
 STAYPUT_API size_t stayput_snapshot_json(char *buf, size_t size);
+
+/*
+ * For torch.cuda.memory.CUDAPluggableAllocator, in a process into which this library was not
+ * preloaded: PyTorch opens it and calls these two. They allocate on `device` as cudaMalloc()
+ * would in a preloaded process: in the region that the calling thread has pushed in this
+ * library, else by STAYPUT_DEFAULT, else native. `stream` is not looked at: freeing waits
+ * for all work in the allocation's context, as cudaFree() does.
+ *
+ * stayput_torch_malloc() returns NULL when there is no memory, with stayput_last_error() and
+ * no CUDA error left behind by a region: a torch.cuda.MemPool then frees what it has cached
+ * and asks again. stayput_torch_free() takes what either kind of allocation returned;
+ * failures are logged.
+ *
+ * Where nothing was preloaded, this library does not see the program's own CUDA calls:
+ * free this memory by stayput_torch_free() alone, not while a stream captures, and do not
+ * pause then; address range queries give the driver's answers, which are those of a larger
+ * reservation; cudaDeviceEnablePeerAccess() does not give other devices access to it.
+ */
+STAYPUT_API void *stayput_torch_malloc(ssize_t size, int device, void *stream);
+STAYPUT_API void stayput_torch_free(void *ptr, ssize_t size, int device, void *stream);
 
 /* A short English name for a code, "no error" for STAYPUT_OK; never NULL. */
 STAYPUT_API const char *stayput_strerror(int code);

@@ -50,12 +50,33 @@ static void give_addresses(struct block *block)
 	lock_drop();
 }
 
+static _Atomic uint64_t margin;
+
+void alloc_set_margin(uint64_t bytes)
+{
+	atomic_store_explicit(&margin, bytes, memory_order_relaxed);
+}
+
+/* A device that does not say what is free is not held back. */
+static bool keeps_margin(size_t size)
+{
+	uint64_t least = atomic_load_explicit(&margin, memory_order_relaxed);
+	size_t free_bytes, total;
+
+	if (least == 0 || driver()->cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS)
+		return true;
+	return least <= free_bytes && size <= free_bytes - least;
+}
+
 /* A new block of `size`, mapped, that nobody else knows yet. */
 static CUresult make_block(struct space *space, size_t size, struct block **out)
 {
-	struct block *block = calloc(1, sizeof *block);
+	struct block *block;
 	CUresult err;
 
+	if (!keeps_margin(size))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	block = calloc(1, sizeof *block);
 	if (!block)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	err = take_addresses(space, size, block);

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <cuda.h>
 
@@ -32,6 +33,10 @@ void alloc_count_native(CUdeviceptr ptr, size_t size, const struct choice *choic
 
 /* The same for stream-ordered memory, which is on the device that `ptr` belongs to. */
 void alloc_count_ordered(CUdeviceptr ptr, size_t size, const struct choice *choice);
+
+/* From here, what would leave less than that free on its device finds no memory. Any
+ * thread; 0, as at the start: whatever there is may be taken. */
+void alloc_set_margin(uint64_t bytes);
 
 /* The end of a block that nobody else knows (any more): its memory, if there is any, its
  * addresses, its record. */

@@ -10,6 +10,7 @@
 #include "alloc.h"
 #include "device.h"
 #include "hook.h"
+#include "hook_runtime.h"
 #include "peers.h"
 #include "real.h"
 #include "release.h"
@@ -113,9 +114,8 @@ static bool allocate(const struct choice *choice, size_t size, void *caller,
 	return !hook_goes_native(err);
 }
 
-STAYPUT_HOOK cudaError_t cudaMalloc(void **ptr, size_t size)
+cudaError_t hook_malloc(void **ptr, size_t size, void *caller)
 {
-	void *caller = __builtin_return_address(0);
 	typeof(&cudaMalloc) real;
 	struct choice choice;
 	bool in_region = ptr && size && choose(size, caller, &choice);
@@ -127,13 +127,18 @@ STAYPUT_HOOK cudaError_t cudaMalloc(void **ptr, size_t size)
 			*ptr = (void *)ours;
 		return answer;
 	}
-	real = REAL(cudaMalloc);
+	real = real_find("cudaMalloc", caller);
 	hook_enter();
 	answer = real ? real(ptr, size) : cudaErrorInitializationError;
 	hook_leave();
 	if (in_region && answer == cudaSuccess)
 		alloc_count_native((CUdeviceptr)*ptr, size, &choice);
 	return answer;
+}
+
+STAYPUT_HOOK cudaError_t cudaMalloc(void **ptr, size_t size)
+{
+	return hook_malloc(ptr, size, __builtin_return_address(0));
 }
 
 struct rows {
@@ -219,15 +224,20 @@ STAYPUT_HOOK cudaError_t cudaMalloc3D(
 	return answer;
 }
 
-STAYPUT_HOOK cudaError_t cudaFree(void *ptr)
+cudaError_t hook_free(void *ptr, void *caller)
 {
 	CUresult err = release_pointer((CUdeviceptr)ptr);
 	typeof(&cudaFree) real;
 
 	if (err != CUDA_ERROR_NOT_FOUND)
 		return runtime_error(err);
-	real = REAL(cudaFree);
+	real = real_find("cudaFree", caller);
 	return real ? real(ptr) : cudaErrorInitializationError;
+}
+
+STAYPUT_HOOK cudaError_t cudaFree(void *ptr)
+{
+	return hook_free(ptr, __builtin_return_address(0));
 }
 
 STAYPUT_HOOK cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)

@@ -14,8 +14,9 @@
 #include "silence.h"
 #include "table.h"
 
-/* Pushes that need no heap. A thread that ends inside deeper ones leaks their record. */
-enum { STACK_INLINE = 16 };
+/* Pushes that need no heap. A thread that ends inside deeper ones leaks their record. Few,
+ * since libraries that are opened late share little memory for threads' variables. */
+enum { STACK_INLINE = 4 };
 
 /* A choice without a region is a native push. */
 static __thread struct choice inline_stack[STACK_INLINE];
@@ -110,11 +111,18 @@ static struct choice *entry(size_t index)
 				    : &deep_stack[index - STACK_INLINE];
 }
 
+/* Weak: compat_tms.c has another one. */
+__attribute__((weak)) bool region_choose_compat(struct choice *choice)
+{
+	(void)choice;
+	return false;
+}
+
 bool region_choose(const struct request *request, struct choice *choice)
 {
 	if (depth > 0)
 		*choice = *entry(depth - 1);
-	else if (!choose_by_environment(request, choice))
+	else if (!region_choose_compat(choice) && !choose_by_environment(request, choice))
 		return false;
 	return choice->region && !rules_exclude(request);
 }
@@ -134,23 +142,29 @@ static int push(struct choice choice)
 	return STAYPUT_OK;
 }
 
-int region_push(const char *tag, int policy)
+int region_prepare(const char *tag, int policy, struct choice *choice)
 {
-	struct choice choice;
-
 	fork_watch();
 	if (policy < STAYPUT_POLICY_DEFAULT || policy > STAYPUT_KEEP)
 		return error_set(STAYPUT_ERR_INVALID,
 			"policy %d is not one of STAYPUT_POLICY_DEFAULT (0) to "
 			"STAYPUT_KEEP (4)",
 			policy);
-	choice.region = find_or_add(tag);
-	if (!choice.region)
+	choice->region = find_or_add(tag);
+	if (!choice->region)
 		return error_set(STAYPUT_ERR_HOST_MEMORY,
 			"no memory for the record of region %s", tag);
-	choice.policy = region_policy(tag, policy);
+	choice->policy = region_policy(tag, policy);
 	silence_note_push();
-	return push(choice);
+	return STAYPUT_OK;
+}
+
+int region_push(const char *tag, int policy)
+{
+	struct choice choice;
+	int err = region_prepare(tag, policy, &choice);
+
+	return err == STAYPUT_OK ? push(choice) : err;
 }
 
 int region_push_native(void)

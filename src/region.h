@@ -58,6 +58,14 @@ struct choice {
  * when no region is in force. */
 bool region_choose(const struct request *request, struct choice *choice);
 
+/* What a thread without a push has asked for through another library's functions that we
+ * stand in for; a choice without a region is native. False: nothing, and so it is
+ * everywhere but in libstayput-tms.so. */
+bool region_choose_compat(struct choice *choice);
+
+/* The choice that a push of these would make. STAYPUT_ERR_*, with the sentence set. */
+int region_prepare(const char *tag, int policy, struct choice *choice);
+
 /* The calling thread's stack. STAYPUT_ERR_*, with the sentence set. */
 int region_push(const char *tag, int policy);
 int region_push_native(void);

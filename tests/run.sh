@@ -38,9 +38,9 @@ account() { # PROGRAM STATUS LOG
 }
 
 run_elf() { # PROGRAM
-	if [ "$1" = check_elf_deep ]; then
-		sh "$here/check_elf.sh" "$build/libstayput-deep.so" \
-			"$build/stayput-deep.map" "$build"/*.o
+	if [ "$1" != check_elf ]; then
+		sh "$here/check_elf.sh" "$build/libstayput-${1#check_elf_}.so" \
+			"$build/stayput-${1#check_elf_}.map" "$build"/*.o
 	else
 		sh "$here/check_elf.sh" "$build/libstayput.so" \
 			"$here/../src/stayput.map" "$build"/*.o
@@ -90,7 +90,7 @@ export LD_LIBRARY_PATH
 
 rm -rf "$build/log"
 mkdir "$build/log"
-programs="check_elf check_elf_deep"
+programs="check_elf check_elf_deep check_elf_tms"
 for program in "$build"/test_*; do
 	[ -x "$program" ] && [ -f "$program" ] && programs="$programs ${program##*/}"
 done

@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <sys/types.h>
 
 cudaError_t consumer_malloc(void **ptr, size_t size);
 cudaError_t consumer_free(void *ptr);
@@ -15,6 +16,17 @@ int consumer_runtime(void);
 /* The last error that this runtime noted, which is then forgotten. It is how to see whose
  * cudaMalloc() was called: each runtime notes its own failures alone. */
 cudaError_t consumer_last_error(void);
+
+/* Calls such functions as PyTorch calls those of a CUDAPluggableAllocator. */
+typedef void *torch_malloc(ssize_t size, int device, void *stream);
+typedef void torch_free(void *ptr, ssize_t size, int device, void *stream);
+void *consumer_allocate(torch_malloc *allocate, ssize_t size, int device);
+void consumer_release(torch_free *release, void *ptr, ssize_t size, int device);
+
+int consumer_device(void);
+cudaError_t consumer_set_device(int device);
+cudaError_t consumer_write(void *ptr, int value, size_t size);
+cudaError_t consumer_read(void *host, const void *ptr, size_t size);
 
 cudaError_t outer_malloc(void **ptr, size_t size);
 cudaError_t outer_free(void *ptr);

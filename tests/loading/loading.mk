@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What tests/test_loading.c runs and loads, in $(B)/loading, and that test itself, which
-# is linked to nothing of CUDA. Included by the top Makefile after the fake's rules.
+# What tests/test_loading.c and test_torch.c run and load, in $(B)/loading, and these tests
+# themselves, which are linked to nothing of CUDA. Included by the top Makefile after the fake's rules.
 
 LOADING     := $(B)/loading
 LOADING_SRC := tests/loading
@@ -17,7 +17,7 @@ PLACED := $(LOADING)/libplaced_a.so $(LOADING)/libplaced_b.so $(LOADING)/libnccl
 POOLS := $(LOADING)/libc10_cuda.so $(LOADING)/libxla_plugin.so $(LOADING)/libpool.so \
 	$(LOADING)/libnccl_pool.so
 
-loading: fakecuda $(B)/libstayput.so $(B)/test_loading $(LOADING)/host \
+loading: fakecuda $(B)/libstayput.so $(B)/test_loading $(B)/test_torch $(LOADING)/host \
 	$(LOADING)/nodriver/libcuda.so.1 $(LOADING)/program11.0 \
 	$(LOADING)/program12 $(LOADING)/program13 \
 	$(LOADING)/libconsumer12.so $(LOADING)/libconsumer13.so \
@@ -26,6 +26,10 @@ loading: fakecuda $(B)/libstayput.so $(B)/test_loading $(LOADING)/host \
 
 $(B)/test_loading: tests/test_loading.c | $(FAKE)
 	$(LOADING_CC) -o $@ $< -ldl $(LDFLAGS)
+
+$(B)/test_torch: tests/test_torch.c | $(FAKE)
+	$(LOADING_CC) -o $@ $< -Wl,--disable-new-dtags \
+		-Wl,-rpath,'$$ORIGIN:$$ORIGIN/loading:$$ORIGIN/fake' -ldl $(LDFLAGS)
 
 $(LOADING)/host: $(LOADING_SRC)/host.c | $(LOADING)
 	$(LOADING_CC) -rdynamic -o $@ $< -ldl $(LDFLAGS)
@@ -70,5 +74,5 @@ $(LOADING)/nodriver/libcuda.so.1: | $(LOADING)/nodriver
 $(LOADING) $(LOADING)/nodriver: | $(FAKE)
 	mkdir -p $@
 
--include $(wildcard $(LOADING)/*.d $(B)/test_loading.d)
+-include $(wildcard $(LOADING)/*.d $(B)/test_loading.d $(B)/test_torch.d)
 .PHONY: loading
