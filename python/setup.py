@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
@@ -44,17 +44,19 @@ class BuildWithLibraries(build_py):
 
 
 class PlatformWheel(bdist_wheel):
-    """Any Python 3; Linux as on this machine, since its C library's symbols are needed."""
-
-    def finalize_options(self):
-        super().finalize_options()
-        self.root_is_pure = False
+    """Any Python 3; Linux as on this machine, whose C library the libraries need."""
 
     def get_tag(self):
         return "py3", "none", "linux_" + platform.machine()
 
 
+class WithLibraries(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
 setup(
+    distclass=WithLibraries,
     version=version(),
     cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": PlatformWheel},
 )

@@ -55,26 +55,21 @@ if TYPE_CHECKING:
     from ._report import DeviceReport as DeviceReport, Report as Report
 
 _HOME = {
-    "_api": (
-        "Info", "Policy", "Region", "State", "host_copy", "host_reserve", "host_trim",
-        "native", "pause", "query", "region", "region_info", "regions", "resume",
-        "snapshot",
-    ),
-    "_environment": ("__version__", "library_path", "preload_env"),
-    "_errors": (
-        "Busy", "Corrupt", "DriverError", "Inactive", "Invalid", "IOFailure", "NotFound",
-        "OutOfDeviceMemory", "OutOfHostMemory", "StayputError", "Unsupported",
-    ),
-    "_library": ("is_active", "library"),
-    "_report": ("DeviceReport", "Report"),
+    "_api": "Info Policy Region State host_copy host_reserve host_trim native pause query "
+    "region region_info regions resume snapshot",
+    "_environment": "__version__ library_path preload_env",
+    "_errors": "Busy Corrupt DriverError IOFailure Inactive Invalid NotFound "
+    "OutOfDeviceMemory OutOfHostMemory StayputError Unsupported",
+    "_library": "is_active library",
+    "_report": "DeviceReport Report",
 }
 
-__all__ = sorted(name for names in _HOME.values() for name in names)  # noqa: PLE0605
+__all__ = sorted(name for names in _HOME.values() for name in names.split())
 
 
 def __getattr__(name: str) -> object:
     for home, names in _HOME.items():
-        if name in names:
+        if name in names.split():
             from importlib import import_module
 
             value: object = getattr(import_module("." + home, __name__), name)

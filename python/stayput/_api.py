@@ -8,8 +8,9 @@ import ctypes
 import enum
 import json
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
+from typing import Any, Union
 
 from . import _library, _report
 from ._errors import Busy, Invalid, NotFound, from_code
@@ -44,7 +45,7 @@ class State(str, enum.Enum):
 
 # By their numbers in stayput.h.
 _POLICIES = list(Policy)
-_STATES = [None, *State]
+_STATES = dict(enumerate(State, start=1))
 
 AnyPolicy = Union[Policy, str]
 
@@ -90,8 +91,8 @@ def native() -> Iterator[None]:
 
 def pause(
     *tags: str,
-    wait: Optional[float] = None,
-    policy: Optional[AnyPolicy] = None,
+    wait: float | None = None,
+    policy: AnyPolicy | None = None,
     block: bool = True,
     progress: bool = False,
 ) -> Report:
@@ -115,7 +116,7 @@ def pause(
 
 def resume(
     *tags: str,
-    wait: Optional[float] = None,
+    wait: float | None = None,
     block: bool = True,
     progress: bool = False,
 ) -> Report:
@@ -144,13 +145,13 @@ def _operate(name: str, tags: Sequence[str], options: _library.Options) -> Repor
     code = function(texts, len(tags), ctypes.byref(options), ctypes.byref(report))
     result = _report.from_struct(name, report)
     if code != 0:
-        error = from_code(code, library().stayput_last_error().decode(errors="replace"))
+        error = from_code(code, _library.last_error())
         error.report = result
         raise error
     return result
 
 
-def _patiently(wait: Optional[float], attempt: Any) -> Report:
+def _patiently(wait: float | None, attempt: Any) -> Report:
     deadline = time.monotonic() + (wait or 0)
     while True:
         try:
@@ -170,14 +171,14 @@ def _bar(name: str, tags: Sequence[str], wanted: bool) -> Any:
     return bar(name, tags)
 
 
-def host_reserve(tag: Optional[str] = None) -> None:
+def host_reserve(tag: str | None = None) -> None:
     """Begins to pin the host memory that pausing `tag` (None: every region) will need.
     Returns at once; a pause that comes meanwhile waits for it."""
     check(library().stayput_host_reserve(None if tag is None else _tag(tag)))
 
 
 def host_trim(keep_bytes: int = 0) -> None:
-    """Gives host memory without paused contents back, until at most `keep_bytes` are left."""
+    """Gives host memory without paused contents back, until `keep_bytes` are left."""
     if keep_bytes < 0:
         raise Invalid(f"keep_bytes is {keep_bytes}: it cannot be negative")
     check(library().stayput_host_trim(keep_bytes))
@@ -218,18 +219,12 @@ def query(ptr: int) -> Info:
     return Info(
         tag=info.tag.decode(),
         policy=_POLICIES[info.policy],
-        state=_state(info.state),
+        state=_STATES[info.state],
         device=info.device,
         base=info.base,
         size=info.size,
         generation=info.generation,
     )
-
-
-def _state(code: int) -> State:
-    state = _STATES[code]
-    assert state is not None
-    return state
 
 
 @dataclass(frozen=True)
@@ -258,12 +253,12 @@ class Region:
 
 
 def _region(info: _library.RegionInfo) -> Region:
-    values: Dict[str, Any] = {
+    values: dict[str, Any] = {
         name: getattr(info, name)
         for name in Region.__dataclass_fields__
         if name not in ("tag", "state")
     }
-    return Region(tag=info.tag.decode(), state=_state(info.state), **values)
+    return Region(tag=info.tag.decode(), state=_STATES[info.state], **values)
 
 
 def region_info(tag: str) -> Region:
@@ -273,7 +268,7 @@ def region_info(tag: str) -> Region:
     return _region(info)
 
 
-def regions() -> List[Region]:
+def regions() -> list[Region]:
     """How much each region holds, in the order in which they came up."""
     count = ctypes.c_size_t()
     check(library().stayput_region_list(None, 0, ctypes.byref(count)))
@@ -286,13 +281,13 @@ def regions() -> List[Region]:
             return [_region(infos[i]) for i in range(count.value)]
 
 
-def snapshot() -> Dict[str, Any]:
+def snapshot() -> dict[str, Any]:
     """Regions and the host memory of backups: the library's JSON, parsed."""
     size = library().stayput_snapshot_json(None, 0) + 1
     while True:
         text = ctypes.create_string_buffer(size)
         length = library().stayput_snapshot_json(text, size)
         if length < size:
-            result: Dict[str, Any] = json.loads(text.value)
+            result: dict[str, Any] = json.loads(text.value)
             return result
         size = length + 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Dict, Mapping, Optional, Union
 
 from ._errors import Inactive, Invalid
 
@@ -45,12 +45,12 @@ def library_path(deep: bool = False) -> str:
 def preload_env(
     deep: bool = False,
     *,
-    regions: Optional[Union[str, Mapping[str, str]]] = None,
-    default: Optional[str] = None,
-    rules: Optional[str] = None,
-    env: Optional[Mapping[str, str]] = None,
+    regions: str | Mapping[str, str] | None = None,
+    default: str | None = None,
+    rules: str | None = None,
+    env: Mapping[str, str] | None = None,
     **settings: object,
-) -> Dict[str, str]:
+) -> dict[str, str]:
     """The environment for a child process that is to have the library.
 
     deep      libstayput-deep.so: reaches static runtimes, CuPy, Numba, JAX
@@ -79,8 +79,11 @@ def preload_env(
     result["LD_PRELOAD"] = ":".join([path, *others])
     if regions is not None and not isinstance(regions, str):
         regions = ",".join(f"{tag}={policy}" for tag, policy in regions.items())
-    named: Dict[str, object] = {
-        "regions": regions, "default": default, "rules": rules, **settings,
+    named: dict[str, object] = {
+        "regions": regions,
+        "default": default,
+        "rules": rules,
+        **settings,
     }
     for name, value in named.items():
         if value is not None:

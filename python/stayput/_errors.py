@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._report import Report
@@ -14,7 +14,7 @@ class StayputError(RuntimeError):
     `report` is there when a pause or resume had got far enough to have one."""
 
     code = 0
-    report: Optional[Report] = None
+    report: Report | None = None
 
 
 class Invalid(StayputError, ValueError):

@@ -8,7 +8,6 @@ include/stayput.h; tests/python compares them with the compiler's layout.
 from __future__ import annotations
 
 import ctypes
-from typing import Optional
 
 from ._environment import __version__, library_path
 from ._errors import Inactive, Unsupported, from_code
@@ -120,7 +119,7 @@ _SIGNATURES = {
     "stayput_version": (ctypes.c_char_p, []),
 }
 
-_found: Optional[ctypes.CDLL] = None
+_found: ctypes.CDLL | None = None
 
 
 def _declare(handle: ctypes.CDLL) -> ctypes.CDLL:
@@ -169,7 +168,13 @@ def load() -> ctypes.CDLL:
 def check(code: int) -> None:
     """Raises what an error code stands for, with the library's sentence."""
     if code != 0:
-        raise from_code(code, (library().stayput_last_error() or b"").decode(errors="replace"))
+        raise from_code(code, last_error())
+
+
+def last_error() -> str:
+    """The library's sentence for this thread's last error."""
+    text: bytes = library().stayput_last_error()
+    return text.decode(errors="replace")
 
 
 def _path_or_name() -> str:

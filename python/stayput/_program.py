@@ -8,10 +8,12 @@ import sys
 
 from . import _environment
 
+FOLDERS = (_environment._HERE / "bin", _environment._CHECKOUT / "build")
+
 
 def main() -> None:
     """Becomes the program."""
-    for folder in (_environment._HERE / "bin", _environment._CHECKOUT / "build"):
+    for folder in FOLDERS:
         program = folder / "stayput"
         if program.is_file():
             os.execv(program, [str(program), *sys.argv[1:]])

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import List, Tuple
 
 from . import _library
 
@@ -45,9 +44,9 @@ class DeviceReport:
             parts.append("ms: " + ", ".join(phases))
         return "; ".join(parts) or "nothing to do"
 
-    def _phases(self) -> List[Tuple[str, float]]:
+    def _phases(self) -> list[tuple[str, float]]:
         return [
-            (field.name[len("seconds_"):], getattr(self, field.name))
+            (field.name[len("seconds_") :], getattr(self, field.name))
             for field in fields(self)
             if field.name.startswith("seconds_")
         ]
@@ -62,7 +61,7 @@ class Report:
     failed: int
     seconds: float
     total: DeviceReport
-    devices: Tuple[DeviceReport, ...]
+    devices: tuple[DeviceReport, ...]
 
     def __repr__(self) -> str:
         head = f"<{self.operation}: {self.allocations} allocations"
@@ -79,16 +78,14 @@ class Report:
 
 def from_struct(operation: str, report: _library.Report) -> Report:
     """A Report with the values of the C struct."""
+    parts = report.device[: min(report.device_count, _library.REPORT_DEVICES)]
     return Report(
         operation=operation,
         allocations=report.allocations,
         failed=report.failed,
         seconds=report.seconds,
         total=_device(report.total),
-        devices=tuple(
-            _device(report.device[i])
-            for i in range(min(report.device_count, _library.REPORT_DEVICES))
-        ),
+        devices=tuple(sorted(map(_device, parts), key=lambda part: part.device)),
     )
 
 

@@ -27,7 +27,8 @@ import gc
 import os
 import re
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from collections.abc import Iterator, Sequence
+from typing import Any, Union
 
 import torch
 
@@ -48,14 +49,14 @@ __all__ = [
 ]
 
 Device = Union[None, int, str, "torch.device", Sequence[Union[int, str, "torch.device"]]]
-_Key = Tuple[str, str]  # tag and policy; native memory has a key that no tag can be
+_Key = tuple[str, str]  # tag and policy; native memory has a key that no tag can be
 
 _NATIVE: _Key = ("", "native")
 
 _lock = threading.Lock()
 # Pools that no region uses now. PyTorch lets a pool be in use once at a time.
-_idle: Dict[Tuple[_Key, int], List[Any]] = {}
-_graph_pools: Dict[Tuple[_Key, int], List[Any]] = {}
+_idle: dict[tuple[_Key, int], list[Any]] = {}
+_graph_pools: dict[tuple[_Key, int], list[Any]] = {}
 _allocator: Any = None
 _thread = threading.local()
 
@@ -144,8 +145,8 @@ def pause(
     *tags: str,
     empty_cache: bool = True,
     collect: bool = False,
-    wait: Optional[float] = None,
-    policy: Optional[_api.AnyPolicy] = None,
+    wait: float | None = None,
+    policy: _api.AnyPolicy | None = None,
     block: bool = True,
     progress: bool = False,
 ) -> Report:
@@ -168,7 +169,7 @@ def pause(
 
 
 def resume(
-    *tags: str, wait: Optional[float] = None, block: bool = True, progress: bool = False
+    *tags: str, wait: float | None = None, block: bool = True, progress: bool = False
 ) -> Report:
     """stayput.resume()."""
     _require()
@@ -191,7 +192,7 @@ def host_copy(tensor: Any) -> Any:
     return flat.as_strided(tensor.shape, tensor.stride())
 
 
-def owner(tensor: Any) -> Optional[_api.Info]:
+def owner(tensor: Any) -> _api.Info | None:
     """Tag, policy, state, device, base and size of the allocation that a tensor lies in.
     None: native memory."""
     try:
@@ -238,9 +239,9 @@ def _require() -> None:
 class _Route:
     """Where one region of this thread sends its allocations, while it is the innermost."""
 
-    def __init__(self, key: _Key, pools: Dict[int, Any], outer: Optional[_Route]) -> None:
+    def __init__(self, key: _Key, pools: dict[int, Any], outer: _Route | None) -> None:
         self.key, self.pools, self.outer = key, pools, outer
-        self._open: Optional[contextlib.ExitStack] = None
+        self._open: contextlib.ExitStack | None = None
 
     def begin(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -254,8 +255,8 @@ class _Route:
             stack.close()
 
 
-def _innermost() -> Optional[_Route]:
-    route: Optional[_Route] = getattr(_thread, "route", None)
+def _innermost() -> _Route | None:
+    route: _Route | None = getattr(_thread, "route", None)
     return route
 
 
@@ -295,7 +296,7 @@ def _isolated(key: _Key, device: Device) -> Iterator[None]:
             _thread.route = None
 
 
-def _pool_of_outer(key: _Key, device: int, route: Optional[_Route]) -> Any:
+def _pool_of_outer(key: _Key, device: int, route: _Route | None) -> Any:
     while route is not None:
         if route.key == key and device in route.pools:
             return route.pools[device]
@@ -340,7 +341,7 @@ def _graph_pool(key: _Key) -> Any:
         return pool
 
 
-def _indices(device: Device) -> List[int]:
+def _indices(device: Device) -> list[int]:
     if device is None:
         current = torch.cuda.current_device()
         return [current, *(i for i in _devices_in_use() if i != current)]
@@ -349,14 +350,14 @@ def _indices(device: Device) -> List[int]:
     return list(dict.fromkeys(_index(each) for each in device))
 
 
-def _index(device: Union[int, str, torch.device]) -> int:
+def _index(device: int | str | torch.device) -> int:
     if isinstance(device, int):
         return device
     index = torch.device(device).index
     return torch.cuda.current_device() if index is None else int(index)
 
 
-def _devices_in_use() -> List[int]:
+def _devices_in_use() -> list[int]:
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     if has_context is None:
         return []
