@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         resume as resume,
         snapshot as snapshot,
     )
+    from ._change import Change as Change, Range as Range, on_change as on_change
     from ._environment import (
         __version__ as __version__,
         library_path as library_path,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 _HOME = {
     "_api": "Info Policy Region State host_copy host_reserve host_trim native pause query "
     "region region_info regions resume snapshot",
+    "_change": "Change Range on_change",
     "_environment": "__version__ library_path preload_env",
     "_errors": "Busy Corrupt DriverError IOFailure Inactive Invalid NotFound "
     "OutOfDeviceMemory OutOfHostMemory StayputError Unsupported",

@@ -92,6 +92,19 @@ class RegionInfo(ctypes.Structure):
     ]
 
 
+class Range(ctypes.Structure):
+    _fields_ = [
+        ("base", c_uint64),
+        ("size", c_uint64),
+        ("device", c_int),
+        ("reserved", c_int),
+    ]
+
+
+ChangeFn = ctypes.CFUNCTYPE(
+    None, c_int, ctypes.c_char_p, ctypes.POINTER(Range), c_size_t, ctypes.c_void_p
+)
+
 _tags = ctypes.POINTER(ctypes.c_char_p)
 _SIGNATURES = {
     "stayput_region_push": (c_int, [ctypes.c_char_p, c_int]),
@@ -108,6 +121,8 @@ _SIGNATURES = {
     "stayput_host_reserve": (c_int, [ctypes.c_char_p]),
     "stayput_host_trim": (c_int, [c_size_t]),
     "stayput_host_copy": (ctypes.c_void_p, [ctypes.c_void_p, c_size_t]),
+    "stayput_on_change": (c_int, [ChangeFn, ctypes.c_void_p]),
+    "stayput_on_change_remove": (c_int, [ChangeFn, ctypes.c_void_p]),
     "stayput_query": (c_int, [ctypes.c_void_p, ctypes.POINTER(Info)]),
     "stayput_region_info": (c_int, [ctypes.c_char_p, ctypes.POINTER(RegionInfo)]),
     "stayput_region_list": (

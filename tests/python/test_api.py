@@ -252,6 +252,38 @@ class Preloaded(Case):
         stayput.resume("weights", progress=True)
         self.assertEqual([(bar.n, bar.total) for bar in bars], [(8 * MIB, 8 * MIB)] * 2)
 
+    def test_callbacks_hear_of_changes(self):
+        ptr = self.allocate("kv_cache", "discard")
+        heard = []
+        remove = stayput.on_change(lambda *change: heard.append(change))
+        stayput.pause()
+        stayput.resume()
+        self.assertEqual(
+            [c[:2] for c in heard], [("releasing", "kv_cache"), ("restored", "kv_cache")]
+        )
+        for _, _, (there,) in heard:
+            self.assertEqual((there.base, there.device), (ptr, 0))
+            self.assertGreaterEqual(there.size, 3 * MIB)
+        remove()
+        stayput.pause()
+        self.assertEqual(len(heard), 2)
+        with self.assertRaises(stayput.NotFound):
+            remove()
+
+    def test_callbacks_may_ask_and_raise_and_not_pause(self):
+        ptr = self.allocate()
+        heard, raised = [], []
+        sys.unraisablehook = lambda event: raised.append(event.exc_type)
+
+        def callback(change, _tag, _ranges):
+            heard.append(stayput.query(ptr).tag)
+            stayput.resume()
+
+        stayput.on_change(callback)
+        stayput.pause()
+        self.assertEqual((heard, raised), (["weights"], [stayput.Busy]))
+        self.assertEqual(stayput.query(ptr).state, "paused")
+
     def test_active_and_found(self):
         self.assertTrue(stayput.is_active())
         self.assertEqual(stayput.library().stayput_version().decode(), stayput.__version__)

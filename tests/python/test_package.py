@@ -161,6 +161,7 @@ class Layout(Case):
             "stayput_device_report": _library.DeviceReport,
             "stayput_report": _library.Report,
             "stayput_info": _library.Info,
+            "stayput_range": _library.Range,
             "stayput_region_info": _library.RegionInfo,
         }
         lines, ours = [], []
@@ -174,7 +175,7 @@ class Layout(Case):
         self.assertEqual(dict(zip(lines, ours)), dict(zip(lines, self.compiled(lines))))
 
     def test_numbers_are_those_of_the_header(self):
-        from stayput import _api, _errors, _library
+        from stayput import _api, _change, _errors, _library
 
         names = {
             "Invalid": "INVALID",
@@ -195,6 +196,8 @@ class Layout(Case):
             ours["STAYPUT_" + policy.upper()] = _api.policy_code(policy)
         for code, state in _api._STATES.items():
             ours["STAYPUT_" + state.upper()] = code
+        for code, state in _change._CHANGES.items():
+            ours["STAYPUT_" + state.upper()] = code
         ours["STAYPUT_TAG_SIZE"] = _library.TAG_SIZE
         ours["STAYPUT_REPORT_DEVICES"] = _library.REPORT_DEVICES
         self.assertEqual(ours, dict(zip(ours, self.compiled(list(ours)))))
@@ -205,11 +208,12 @@ class Layout(Case):
         )
 
     def test_python_shows_every_field(self):
-        from stayput import _api, _library, _report
+        from stayput import _api, _change, _library, _report
 
         for struct, shown in (
             (_library.DeviceReport, _report.DeviceReport),
             (_library.Info, _api.Info),
+            (_library.Range, _change.Range),
             (_library.RegionInfo, _api.Region),
         ):
             fields = [
