@@ -126,19 +126,25 @@ def graph(
     contents are kept. Graphs that share a `pool` share its memory, whatever their tags.
     """
     _require()
+    if pool is None:
+        pool = _graph_pool((tag, _api.Policy(policy).value))
+    device, began = torch.cuda.current_device(), False
     with contextlib.ExitStack() as stack:
-        # PyTorch leaves its capture stream current when the capture fails.
+        # PyTorch leaves its capture stream current when a capture cannot be ended.
         stack.enter_context(torch.cuda.stream(torch.cuda.current_stream()))
         stack.enter_context(_api.region(tag, policy))
         stack.enter_context(_unrouted())
-        if pool is None and _allocator is not None:
-            pool = _graph_pool((tag, _api.Policy(policy).value)).id
-        stack.enter_context(
-            torch.cuda.graph(
-                cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode
-            )
+        capture = torch.cuda.graph(
+            cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode
         )
-        yield
+        try:
+            with capture:
+                began = True
+                yield
+        except BaseException:
+            if began:
+                _stop_recording(device, pool)
+            raise
 
 
 def pause(
@@ -327,18 +333,29 @@ def _new_pool(key: _Key, device: int) -> Any:
 
 
 def _graph_pool(key: _Key) -> Any:
-    """A pool for a graph. It has to outlive the graph, of whose end nobody tells: it is
-    never destroyed, and used again when no graph has it."""
+    """The id of a pool for a graph. One with an allocator has to outlive the graph, whose
+    end nobody tells of: it is never destroyed, and used again when no graph has it."""
+    if _allocator is None:
+        return torch.cuda.graph_pool_handle()
     device = torch.cuda.current_device()
     with _lock:
         pools = _graph_pools.setdefault((key, device), [])
         for pool in pools:
             if pool.use_count() == 1:
-                return pool
+                return pool.id
         pool = _new_pool(key, device)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
         pools.append(pool)
-        return pool
+        return pool.id
+
+
+def _stop_recording(device: int, pool: Any) -> None:
+    """As PyTorch up to 2.11 does not when a capture cannot be ended: its cache could never
+    be emptied again."""
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+    if end is not None:
+        with contextlib.suppress(RuntimeError):
+            end(device, getattr(pool, "id", pool))
 
 
 def _indices(device: Device) -> list[int]:

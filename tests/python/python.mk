@@ -43,10 +43,12 @@ else
 python:
 endif
 
+PY_LINTED := python tests/python tests/gpu/python_torch.py
+
 lint-python: $(VENV)/ready
 	$(VENV)/bin/pip install -q --disable-pip-version-check mypy ruff
-	$(VENV)/bin/ruff check -q --config python/pyproject.toml python tests/python
-	$(VENV)/bin/ruff format -q --check --config python/pyproject.toml python tests/python
+	$(VENV)/bin/ruff check -q --config python/pyproject.toml $(PY_LINTED)
+	$(VENV)/bin/ruff format -q --check --config python/pyproject.toml $(PY_LINTED)
 	cd python && $(abspath $(VENV))/bin/mypy
 
 .PHONY: wheel lint-python

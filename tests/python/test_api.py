@@ -203,7 +203,7 @@ class Preloaded(Case):
         with self.assertRaises(stayput.NotFound):
             stayput.query(found[0])
 
-    def test_a_pause_lets_other_threads_run(self):
+    def test_a_pause_lets_other_threads_run_and_is_busy(self):
         ptr = self.allocate()
         release, running = threading.Event(), threading.Event()
         callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
@@ -218,6 +218,13 @@ class Preloaded(Case):
         # The pause waits for the stream, which waits for this thread.
         while stayput.query(ptr).state != "pausing":
             os.sched_yield()
+        for attempt in (
+            lambda: stayput.pause(block=False),
+            lambda: stayput.pause(wait=0),
+            lambda: stayput.resume(block=False),
+        ):
+            with self.assertRaises(stayput.Busy):
+                attempt()
         release.set()
         pauser.join()
         self.assertEqual(stayput.regions()[0].state, "paused")

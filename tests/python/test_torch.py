@@ -137,6 +137,7 @@ class Regions(Case):
                 torch.cuda.runtime.process.cudaDeviceSynchronize()
             self.assertIsNone(torch.cuda.current_stream())
             self.assertEqual(tag(torch.empty(MIB)), "a")
+        self.assertEqual(torch.cuda.allocator.routes, [])
         self.assertIsNone(tag(torch.empty(MIB)))
 
     def test_no_region_inside_a_capture(self):

@@ -24,6 +24,10 @@ class _C:
         driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
         return bool(active.value)
 
+    @staticmethod
+    def _cuda_endAllocateToPool(device, pool):
+        cuda.allocator.end(device, pool)
+
 
 class device:
     def __init__(self, name):

@@ -74,6 +74,8 @@ class Allocator:
         self.routes.append((device, pool, matches))
 
     def end(self, device, pool):
+        if (device, pool) not in [r[:2] for r in self.routes]:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
         self.routes = [r for r in self.routes if r[:2] != (device, pool)]
 
     def release(self, pool):
@@ -196,6 +198,12 @@ class CUDAGraph:
             allocator.release(self.pool_id)
 
 
+def graph_pool_handle():
+    pool = PrivatePool()
+    pool.uses = 0
+    return pool
+
+
 class graph:
     """Like PyTorch's own, it leaves its stream current when the capture fails to end."""
 
@@ -207,19 +215,17 @@ class graph:
         synchronize()
         empty_cache()
         self.before, _current.stream = _current.stream, self.stream
-        self.graph.pool_id = pool = self.pool or PrivatePool()
-        if not self.pool:
-            pool.uses = 0
+        self.graph.pool_id = pool = self.pool or graph_pool_handle()
         allocator.begin(current_device(), pool, is_current_stream_capturing)
         runtime.call("cudaStreamBeginCapture", self.stream.handle, self.mode)
         self.stream.capturing = True
 
     def __exit__(self, *failure):
         self.stream.capturing = False
-        allocator.end(current_device(), self.graph.pool_id)
         runtime.call(
             "cudaStreamEndCapture", self.stream.handle, ctypes.byref(self.graph.handle)
         )
+        allocator.end(current_device(), self.graph.pool_id)
         _current.stream = self.before
 
 
