@@ -91,7 +91,7 @@ def preload_env(
     return result
 
 
-_PRELOADS = ("libstayput.so", "libstayput-deep.so")
+_PRELOADS = ("libstayput.so", "libstayput-deep.so", "libstayput-tms.so")
 
 
 def _text(value: object) -> str:

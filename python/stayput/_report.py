@@ -64,7 +64,8 @@ class Report:
     devices: tuple[DeviceReport, ...]
 
     def __repr__(self) -> str:
-        head = f"<{self.operation}: {self.allocations} allocations"
+        plural = "" if self.allocations == 1 else "s"
+        head = f"<{self.operation}: {self.allocations} allocation{plural}"
         if self.failed:
             head += f", {self.failed} failed"
         head += f" in {self.seconds * 1e3:.1f} ms"

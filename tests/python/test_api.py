@@ -98,7 +98,7 @@ class Preloaded(Case):
         text = repr(stayput.pause())
         self.assertRegex(
             text,
-            r"^<pause: 1 allocations in [\d.]+ ms; GPU 0: 4\.0 MiB released; "
+            r"^<pause: 1 allocation in [\d.]+ ms; GPU 0: 4\.0 MiB released; "
             r"4\.0 MiB copied at [\d.]+ GB/s",
         )
 
