@@ -45,7 +45,9 @@ def on_change(callback: Callback) -> Callable[[], None]:
     there again. Where registrations with NCCL or an RDMA card are given up and renewed.
 
     It runs in the thread that pauses or resumes, which waits for it. It may use CUDA; a
-    pause or resume in it is Busy. What it raises goes to sys.unraisablehook.
+    pause or resume in it is Busy. What it raises goes to sys.unraisablehook. Let no other
+    Python thread free memory of the region meanwhile: that would wait for the operation
+    with the interpreter's lock, which the callback needs.
 
     Returns a function that ends it.
     """

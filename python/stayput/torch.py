@@ -14,9 +14,10 @@ A block that one region gave back is never handed to another: each (tag, policy,
 a torch.cuda.MemPool of its own. The library has to be in the process: preloaded, or, where
 that cannot be done, through use_pluggable_allocator().
 
-A region is its thread's own. What autograd's threads allocate in backward() is outside; so
-is a device that is first used inside a region, unless `device` names it. Before PyTorch 2.8
-pools are not the thread's own: let no other thread allocate meanwhile.
+A region is its thread's own: do not await inside. What autograd's threads allocate in
+backward() is outside; so is a device that is first used inside a region, unless `device`
+names it. Before PyTorch 2.8 pools are not the thread's own: let no other thread allocate
+meanwhile.
 """
 
 from __future__ import annotations
@@ -385,9 +386,12 @@ def _empty_cache() -> None:
     for device in _devices_in_use() or [torch.cuda.current_device()]:
         torch.cuda.synchronize(device)
     # A pool gives its cache back only when it goes; what tensors still use of it stays.
+    dropped = []
     with _lock:
         for pools in _idle.values():
-            pools[:] = [pool for pool in pools if not _has_unused(pool)]
+            dropped += [pool for pool in pools if _has_unused(pool)]
+            pools[:] = [pool for pool in pools if pool not in dropped]
+    del dropped
     torch.cuda.empty_cache()
 
 
