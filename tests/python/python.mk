@@ -10,7 +10,7 @@ INSTALLED := $(B)/venv-installed
 
 # What builds the wheel. The one thing here that may have to be fetched, once.
 $(VENV)/ready: python/pyproject.toml | $(B)/.gitignore
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/pip install -q --disable-pip-version-check 'setuptools>=70.1'
 	touch $@
 
@@ -25,8 +25,7 @@ $(WHEEL)/ready: $(VENV)/ready $(PY_SOURCE) include/stayput.h $(B)/libstayput.so 
 wheel: all $(WHEEL)/ready
 
 $(INSTALLED)/ready: $(WHEEL)/ready
-	rm -rf $(INSTALLED)
-	$(PYTHON) -m venv $(INSTALLED)
+	$(PYTHON) -m venv --clear $(INSTALLED)
 	$(INSTALLED)/bin/pip install -q --disable-pip-version-check --no-index $(WHEEL)/*.whl
 	touch $@
 
