@@ -113,12 +113,12 @@ def native(device: Device = None) -> Iterator[None]:
 @contextlib.contextmanager
 def graph(
     cuda_graph: Any,
-    *,
-    tag: str = "cuda_graph",
-    policy: _api.AnyPolicy = _api.Policy.DEFAULT,
     pool: Any = None,
     stream: Any = None,
     capture_error_mode: str = "global",
+    *,
+    tag: str = "cuda_graph",
+    policy: _api.AnyPolicy = _api.Policy.DEFAULT,
 ) -> Iterator[None]:
     """torch.cuda.graph(), with the memory that the capture allocates in region `tag`, so
     that it can be paused and the graph replayed after a resume.
@@ -129,6 +129,7 @@ def graph(
     _require()
     if pool is None:
         pool = _graph_pool((tag, _api.Policy(policy).value))
+    pool = getattr(pool, "id", pool)
     device, began = torch.cuda.current_device(), False
     with contextlib.ExitStack() as stack:
         # PyTorch leaves its capture stream current when a capture cannot be ended.
@@ -356,7 +357,7 @@ def _stop_recording(device: int, pool: Any) -> None:
     end = getattr(torch._C, "_cuda_endAllocateToPool", None)
     if end is not None:
         with contextlib.suppress(RuntimeError):
-            end(device, getattr(pool, "id", pool))
+            end(device, pool)
 
 
 def _indices(device: Device) -> list[int]:

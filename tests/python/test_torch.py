@@ -124,10 +124,18 @@ class Regions(Case):
         first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with st.graph(first, tag="g"):
             torch.empty(MIB)
-        with st.graph(second, tag="g", pool=first.pool()):
+        with st.graph(second, first.pool(), tag="g"):
             torch.empty(MIB)
         self.assertIs(first.pool(), second.pool())
         self.assertEqual(stayput.region_info("g").count_active, 1)
+
+    def test_graphs_take_a_mem_pool_or_its_id(self):
+        pool = torch.cuda.MemPool()
+        for given in (pool, pool.id):
+            graph = torch.cuda.CUDAGraph()
+            with st.graph(graph, pool=given):
+                torch.empty(MIB)
+            self.assertIs(graph.pool(), pool.id)
 
     def test_a_failed_capture_restores_everything(self):
         graph = torch.cuda.CUDAGraph()
