@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD [PART...] - what only a GPU can show, on this machine's. Needs nvcc and a
 # shared libcudart; BUILD holds libstayput.so. Parts, all by default: digest main soak
-# overhead bench graph. bench.json goes to $OUT.
+# overhead bench graph torch. bench.json goes to $OUT.
 set -u
 build=$(cd "$1" && pwd) || exit
 shift
@@ -51,8 +51,11 @@ bench() {
 graph() {
 	LD_PRELOAD=$preload python3 "$root/examples/cuda_graph.py" --gib 72 --cycles 20
 }
+torch() {
+	python3 "$root/tests/gpu/python_torch.py"
+}
 
-[ $# -gt 0 ] || set -- digest main soak overhead bench graph
+[ $# -gt 0 ] || set -- digest main soak overhead bench graph torch
 failed=
 for part; do
 	echo "== $part"
