@@ -58,6 +58,7 @@ _lock = threading.Lock()
 # Pools that no region uses now. PyTorch lets a pool be in use once at a time.
 _idle: dict[tuple[_Key, int], list[Any]] = {}
 _graph_pools: dict[tuple[_Key, int], list[Any]] = {}
+_settled: set[tuple[int, int, int]] = set()
 _allocator: Any = None
 _thread = threading.local()
 
@@ -97,7 +98,11 @@ def region(
             "a region cannot be opened inside a graph capture, which keeps its memory in a "
             "pool of its own: give stayput.torch.graph() the tag"
         )
-    with _api.region(tag, policy), _isolated((tag, _api.Policy(policy).value), device):
+    devices = _indices(device)
+    for index in devices:
+        with torch.cuda.device(index):
+            _keep_workspaces_out()
+    with _api.region(tag, policy), _isolated((tag, _api.Policy(policy).value), devices):
         yield
 
 
@@ -106,7 +111,7 @@ def native(device: Device = None) -> Iterator[None]:
     """Tensors that this thread makes inside are native memory, which other processes may
     open by CUDA IPC: `with` or decorator."""
     _require()
-    with _api.native(), _isolated(_NATIVE, device):
+    with _api.native(), _isolated(_NATIVE, _indices(device)):
         yield
 
 
@@ -131,16 +136,19 @@ def graph(
         pool = _graph_pool((tag, _api.Policy(policy).value))
     pool = getattr(pool, "id", pool)
     device, began = torch.cuda.current_device(), False
+    capture = torch.cuda.graph(
+        cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode
+    )
     with contextlib.ExitStack() as stack:
         # PyTorch leaves its capture stream current when a capture cannot be ended.
         stack.enter_context(torch.cuda.stream(torch.cuda.current_stream()))
-        stack.enter_context(_api.region(tag, policy))
+        with torch.cuda.stream(capture.capture_stream):
+            _keep_workspaces_out()
+        # What a capture's beginning allocates outside of the graph's pool is no region's.
+        stack.enter_context(_api.native())
         stack.enter_context(_unrouted())
-        capture = torch.cuda.graph(
-            cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode
-        )
         try:
-            with capture:
+            with capture, _api.region(tag, policy):
                 began = True
                 yield
         except BaseException:
@@ -286,12 +294,12 @@ def _unrouted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _isolated(key: _Key, device: Device) -> Iterator[None]:
+def _isolated(key: _Key, devices: list[int]) -> Iterator[None]:
     outer = _innermost()
     with contextlib.ExitStack() as stack:
         pools = {
             index: _pool_of_outer(key, index, outer) or _lease(key, index, stack)
-            for index in _indices(device)
+            for index in devices
         }
         route = _Route(key, pools, outer)
         stack.enter_context(_unrouted())
@@ -349,6 +357,20 @@ def _graph_pool(key: _Key) -> Any:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
         pools.append(pool)
         return pool.id
+
+
+def _keep_workspaces_out() -> None:
+    """Lets cuBLAS have its workspaces for this thread and stream now. Made by the first
+    product in a region they would belong to it, and all later ones would use them."""
+    stream = torch.cuda.current_stream()
+    key = (threading.get_ident(), torch.cuda.current_device(), stream.cuda_stream)
+    if key in _settled:
+        return
+    _settled.add(key)
+    with native():
+        torch.cuda.current_blas_handle()
+        square = torch.ones((16, 16), device="cuda")
+        torch.nn.functional.linear(square, square, square[0])
 
 
 def _stop_recording(device: int, pool: Any) -> None:

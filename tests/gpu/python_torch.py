@@ -262,6 +262,56 @@ def pause_gives_the_cache_back():
     return f"{gained} MiB"
 
 
+def what_outlives_a_region_is_not_in_it():
+    """Workspaces of cuBLAS, and seeds of captures: products elsewhere would use them."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), st.region("early"):
+        square = torch.randn(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
+        torch.nn.functional.linear(square, square, square[0])
+        square @ square
+        graph = torch.cuda.CUDAGraph()
+        with st.graph(graph, tag="early_graph"):
+            out = torch.nn.functional.linear(square, square, square[0])
+            out = torch.nn.functional.dropout(out @ square)
+    del square, out, graph
+    gc.collect()
+    st.pause("early", "early_graph")
+    same(stayput.region_info("early").count_paused, 0)
+    with torch.cuda.stream(stream):
+        other = torch.ones(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
+        same(float((other @ other)[0, 0]), float(WIDTH))
+        same(float(torch.nn.functional.linear(other, other, other[0])[0, 0]), float(WIDTH))
+    st.resume()
+
+
+def train(pausing):
+    torch.manual_seed(1)
+    with st.region("train"):
+        model = torch.nn.Sequential(
+            torch.nn.Linear(1024, WIDTH), torch.nn.GELU(), torch.nn.Linear(WIDTH, 1024)
+        ).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+    losses = []
+    for _ in range(6):
+        with st.region("train"):
+            x = torch.randn(64, 1024, device="cuda")
+            loss = (model(x) - x).square().mean()
+        loss.backward()
+        with st.region("train"):
+            optimizer.step()
+        losses.append(loss.item())
+        if pausing:
+            st.pause("train")
+            same(st.owner(model[0].weight).state, "paused")
+            st.resume("train")
+        optimizer.zero_grad()
+    return losses
+
+
+def training_goes_on():
+    same(train(True), train(False))
+
+
 def native_memory_can_be_shared():
     with st.native():
         tensor = block(4)
@@ -336,6 +386,8 @@ PRELOADED = (
     graphs_replay_with_host,
     a_failed_capture_restores_everything,
     pause_gives_the_cache_back,
+    what_outlives_a_region_is_not_in_it,
+    training_goes_on,
     native_memory_can_be_shared,
     every_device_has_its_pools,
     many_cycles_are_flat,

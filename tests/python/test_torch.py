@@ -129,6 +129,18 @@ class Regions(Case):
         self.assertIs(first.pool(), second.pool())
         self.assertEqual(stayput.region_info("g").count_active, 1)
 
+    def test_what_outlives_a_region_is_not_in_it(self):
+        with st.region("a"):
+            torch.cuda.current_blas_handle()
+            with st.graph(torch.cuda.CUDAGraph()):
+                torch.cuda.current_blas_handle()
+                torch.nn.functional.linear(None, None, None)
+        st.pause()
+        kept = [*torch.cuda._workspaces.values(), *torch.cuda._seeds]
+        self.assertEqual(len(kept), 5)
+        for block in kept:
+            self.assertIsNone(st.owner(torch.Tensor(block)))
+
     def test_graphs_take_a_mem_pool_or_its_id(self):
         pool = torch.cuda.MemPool()
         for given in (pool, pool.id):
@@ -143,7 +155,7 @@ class Regions(Case):
             with self.assertRaises(RuntimeError), st.graph(graph):
                 # What is not allowed in a capture, so that it cannot be ended.
                 torch.cuda.runtime.process.cudaDeviceSynchronize()
-            self.assertIsNone(torch.cuda.current_stream())
+            self.assertEqual(torch.cuda.current_stream().cuda_stream, 0)
             self.assertEqual(tag(torch.empty(MIB)), "a")
         self.assertEqual(torch.cuda.allocator.routes, [])
         self.assertIsNone(tag(torch.empty(MIB)))
@@ -184,8 +196,11 @@ class Pause(Case):
     def test_pause_inside_a_region_gives_the_cache_back(self):
         with st.region("a"):
             torch.empty(8 * MIB)
+        torch.empty(16 * MIB)
+        before = torch.cuda.runtime.free_bytes()
         with st.region("b"):
             self.assertEqual(st.pause().total.bytes_released, 0)
+            self.assertEqual(torch.cuda.runtime.free_bytes(), before + 24 * MIB)
             self.assertEqual(tag(torch.empty(MIB)), "b")
 
     def test_a_pool_that_is_full_is_kept(self):
@@ -237,6 +252,12 @@ class Devices(Case):
         self.assertEqual([st.owner(t).device for t in tensors], [0, 1])
         self.assertEqual([part.device for part in st.pause().devices], [0, 1])
         st.resume()
+
+    def test_workspaces_of_each_device_stay_out(self):
+        with st.region("a", device=[0, 1]), torch.cuda.device(1):
+            torch.cuda.current_blas_handle()
+        for block in torch.cuda._workspaces.values():
+            self.assertIsNone(st.owner(torch.Tensor(block)))
 
     def test_devices_in_use_are_isolated(self):
         self.on(1)

@@ -84,6 +84,18 @@ def empty(size, dtype=uint8, device=None):
     return Tensor(cuda.allocator.malloc(size * dtype), dtype=dtype)
 
 
+def ones(shape, device):
+    assert device == "cuda"
+    return [Tensor(cuda.allocator.malloc(shape[1]))] * shape[0]
+
+
+class nn:
+    class functional:
+        @staticmethod
+        def linear(_a, _b, _bias):
+            cuda.current_blas_handle("cublaslt")
+
+
 def frombuffer(raw, dtype):
     assert not memoryview(raw).readonly
     return HostTensor(raw, dtype)

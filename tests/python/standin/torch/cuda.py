@@ -10,7 +10,7 @@ from support import Runtime
 
 runtime = Runtime()
 # Before 2.10 the pool that was begun first wins.
-FIRST_WINS = os.environ.get("STANDIN_VERSION", "2.11.0") < "2.10"
+FIRST_WINS = "STANDIN_VERSION" in os.environ
 
 
 class Block:
@@ -157,9 +157,17 @@ def device(index):
 
 
 class Stream:
-    def __init__(self):
+    def __init__(self, create=True):
         self.handle, self.capturing = ctypes.c_void_p(), False
-        runtime.call("cudaStreamCreate", ctypes.byref(self.handle))
+        if create:
+            runtime.call("cudaStreamCreate", ctypes.byref(self.handle))
+
+    @property
+    def cuda_stream(self):
+        return self.handle.value or 0
+
+
+_default_stream = Stream(create=False)
 
 
 class _Current(threading.local):
@@ -167,14 +175,23 @@ class _Current(threading.local):
 
 
 _current = _Current()
+# What lives as long as the process, from whichever pool is in use at the time.
+_workspaces = {}
+_seeds = []
+
+
+def current_blas_handle(kind="cublas"):
+    key = threading.get_ident(), current_device(), current_stream().cuda_stream, kind
+    if key not in _workspaces:
+        _workspaces[key] = allocator.malloc(4096)
 
 
 def current_stream():
-    return _current.stream
+    return _current.stream or _default_stream
 
 
 def is_current_stream_capturing():
-    return _current.stream is not None and _current.stream.capturing
+    return current_stream().capturing
 
 
 @contextlib.contextmanager
@@ -208,22 +225,26 @@ class graph:
     """Like PyTorch's own, it leaves its stream current when the capture fails to end."""
 
     def __init__(self, cuda_graph, pool=None, stream=None, capture_error_mode="global"):
-        self.graph, self.pool, self.stream = cuda_graph, pool, stream or Stream()
+        self.graph, self.pool, self.capture_stream = cuda_graph, pool, stream or Stream()
         self.mode = ["global", "thread_local", "relaxed"].index(capture_error_mode)
 
     def __enter__(self):
         synchronize()
         empty_cache()
-        self.before, _current.stream = _current.stream, self.stream
+        if not _seeds:
+            _seeds.append(allocator.malloc(512))
+        self.before, _current.stream = _current.stream, self.capture_stream
         self.graph.pool_id = pool = self.pool or graph_pool_handle()
         allocator.begin(current_device(), pool, is_current_stream_capturing)
-        runtime.call("cudaStreamBeginCapture", self.stream.handle, self.mode)
-        self.stream.capturing = True
+        runtime.call("cudaStreamBeginCapture", self.capture_stream.handle, self.mode)
+        self.capture_stream.capturing = True
 
     def __exit__(self, *failure):
-        self.stream.capturing = False
+        self.capture_stream.capturing = False
         runtime.call(
-            "cudaStreamEndCapture", self.stream.handle, ctypes.byref(self.graph.handle)
+            "cudaStreamEndCapture",
+            self.capture_stream.handle,
+            ctypes.byref(self.graph.handle),
         )
         allocator.end(current_device(), self.graph.pool_id)
         _current.stream = self.before
