@@ -89,6 +89,9 @@ def region(
     device   one or several; None: the current one and all that are in use already
 
     Regions nest, the innermost counts; an exception leaves everything as it was before.
+    Inside, PyTorch does not give back what it has cached elsewhere when memory runs out:
+    torch.cuda.empty_cache() before what is large.
+
     Unsupported: PyTorch is too old, or set to memory that cannot be released, or a graph is
     being captured. Inactive: the library is not in this process.
     """
