@@ -14,8 +14,9 @@ $(VENV)/ready: python/pyproject.toml | $(B)/.gitignore
 	$(VENV)/bin/pip install -q --disable-pip-version-check 'setuptools>=70.1'
 	touch $@
 
-$(WHEEL)/ready: $(VENV)/ready $(PY_SOURCE) include/stayput.h $(B)/libstayput.so \
-		$(B)/libstayput-deep.so
+# What it carries is there when it is made first, and then seen when it changes.
+$(WHEEL)/ready: $(VENV)/ready $(PY_SOURCE) include/stayput.h \
+		$(wildcard $(B)/libstayput*.so $(B)/stayput) | all
 	rm -rf $(WHEEL) python/build python/*.egg-info
 	STAYPUT_BUILD=$(abspath $(B)) $(VENV)/bin/pip wheel -q --disable-pip-version-check \
 		--no-build-isolation --no-deps -w $(WHEEL) ./python
