@@ -276,7 +276,7 @@ def what_outlives_a_region_is_not_in_it():
     del square, out, graph
     gc.collect()
     st.pause("early", "early_graph")
-    same(stayput.region_info("early").count_paused, 0)
+    same([stayput.region_info(t).count_paused for t in ("early", "early_graph")], [0, 0])
     with torch.cuda.stream(stream):
         other = torch.ones(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
         same(float((other @ other)[0, 0]), float(WIDTH))
@@ -343,7 +343,8 @@ def many_cycles_are_flat():
         with st.region("weights"):
             block(128)
         st.pause()
-    same(free_mib(), held)
+    lost = held - free_mib()
+    assert lost < 4, f"{lost} MiB were lost"
     st.resume()
     del model
 
