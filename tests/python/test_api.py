@@ -137,6 +137,20 @@ class Preloaded(Case):
         self.assertEqual(stayput.region_info("a"), a)
         self.assertRegex(str(a), r"^a: active, 5\.0 MiB active, 6\.0 MiB device$")
 
+    def test_regions_that_come_up_meanwhile_are_there(self):
+        self.allocate("a")
+        library = stayput.library()
+        real = library.stayput_region_list
+
+        def racing(infos, capacity, count):
+            answer = real(infos, capacity, count)
+            if infos is None:
+                self.allocate("b")
+            return answer
+
+        library.stayput_region_list = racing
+        self.assertEqual([r.tag for r in stayput.regions()], ["a", "b"])
+
     def test_snapshot_is_parsed(self):
         self.allocate()
         shot = stayput.snapshot()
