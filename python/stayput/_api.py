@@ -62,7 +62,9 @@ def policy_code(policy: AnyPolicy) -> int:
 def _tag(tag: str) -> bytes:
     if not isinstance(tag, str):
         raise Invalid(f"a tag is text, not {tag!r}")
-    return tag.encode()
+    if "\0" in tag:  # where C would take the tag to end
+        raise Invalid(f"{tag!r} is not a tag")
+    return tag.encode(errors="backslashreplace")
 
 
 @contextlib.contextmanager

@@ -43,6 +43,13 @@ class Preloaded(Case):
             self.allocate(policy="Host")
         self.assertEqual(stayput.regions(), [])
 
+    def test_what_is_no_tag_is_invalid(self):
+        for tag in ("", "a b", "a\0b", "\udc80", "ä", "x" * 64, b"a", None):
+            with self.assertRaises(stayput.Invalid):
+                stayput.region(tag).__enter__()
+            with self.assertRaises(stayput.Invalid):
+                stayput.pause(tag)
+
     def test_a_region_ends_with_an_exception(self):
         with self.assertRaises(ZeroDivisionError), stayput.region("weights"):
             raise ZeroDivisionError
