@@ -2,6 +2,8 @@
 # make             build/libstayput.so, build/libstayput-deep.so, build/libstayput-tms.so
 # make demo        the main job in one run: on the GPU if there is one, else on the fake
 # make test        every test, on the fake driver; TEST=name runs one; SAN=address, thread
+# make wheel       the Python package with the libraries: build/wheel/stayput-*.whl
+# make lint-python types and style of the Python package
 # make bench       the library against the hardware, on this machine's GPU
 # make install uninstall format clean
 PREFIX ?= /usr/local
@@ -98,9 +100,9 @@ $(B)/test_tms: tests/test_tms.c $(B)/libstayput-tms.so fakecuda
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $< \
 		$(LINK_TEST:-lstayput=-lstayput-tms) $(LDFLAGS)
 
--include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk
+-include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk tests/python/python.mk
 
-test: all fakecuda loading deep $(TESTS)
+test: all fakecuda loading deep python $(TESTS)
 	tests/run.sh $(B) $(TEST)
 
 check-elf: all
@@ -134,7 +136,8 @@ format:
 	clang-format --style=file:.ci/clang-format -i $$(git ls-files '*.c' '*.h')
 
 clean:
-	rm -rf build build-address build-thread
+	rm -rf build build-address build-thread python/build python/*.egg-info
 
 -include $(wildcard $(B)/*.d $(B)/fake/*.d)
-.PHONY: all lookup-table test check-elf bench demo install uninstall format clean fakecuda loading deep
+.PHONY: all lookup-table test check-elf bench demo install uninstall format clean fakecuda loading \
+	deep python

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD [PART...] - what only a GPU can show, on this machine's. Needs nvcc and a
 # shared libcudart; BUILD holds libstayput.so. Parts, all by default: digest main soak
-# overhead bench past graph. bench.json goes to $OUT.
+# overhead bench past graph torch. bench.json goes to $OUT.
 set -u
 build=$(cd "$1" && pwd) || exit
 shift
@@ -67,8 +67,11 @@ past() {
 graph() {
 	LD_PRELOAD=$preload python3 "$root/examples/cuda_graph.py" --gib 72 --cycles 20
 }
+torch() {
+	python3 "$root/tests/gpu/python_torch.py"
+}
 
-[ $# -gt 0 ] || set -- digest main soak overhead bench past graph
+[ $# -gt 0 ] || set -- digest main soak overhead bench past graph torch
 failed=
 for part; do
 	echo "== $part"

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the libraries and the program into the wheel: those of the folder in STAYPUT_BUILD,
+or else what make builds for the checkout that this is in."""
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+TOP = Path(__file__).resolve().parent.parent
+# Where they go in the package; the program stands to the libraries as in an installation.
+CARRIED = {
+    "libstayput.so": "lib",
+    "libstayput-deep.so": "lib",
+    "libstayput-tms.so": "lib",
+    "stayput": "bin",
+}
+REQUIRED = ("libstayput.so", "libstayput-deep.so")
+
+
+def version():
+    header = (TOP / "include" / "stayput.h").read_text()
+    return re.search(r'#define STAYPUT_VERSION "([^"]+)"', header)[1]
+
+
+class BuildWithLibraries(build_py):
+    def run(self):
+        super().run()
+        build = os.environ.get("STAYPUT_BUILD")
+        if build is None:
+            make = ["make", "-C", str(TOP), f"-j{os.cpu_count() or 1}"]
+            subprocess.run(make + [f"build/{name}" for name in REQUIRED], check=True)
+            # The program needs a library that not everybody has: make says so.
+            subprocess.run([*make, "all"], check=False)
+            build = str(TOP / "build")
+        for name, folder in CARRIED.items():
+            built = Path(build) / name
+            if built.exists() or name in REQUIRED:
+                to = Path(self.build_lib) / "stayput" / folder
+                self.mkpath(str(to))
+                self.copy_file(str(built), str(to / name))
+
+
+class PlatformWheel(bdist_wheel):
+    """Any Python 3; Linux as on this machine, whose C library the libraries need."""
+
+    def get_tag(self):
+        return "py3", "none", "linux_" + platform.machine()
+
+
+class WithLibraries(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+setup(
+    distclass=WithLibraries,
+    version=version(),
+    cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": PlatformWheel},
+)
