@@ -123,6 +123,10 @@ struct stayput_options {
 	/* Resume: how long to wait for device memory that others hold. 0: as
 	 * STAYPUT_RESUME_WAIT says. Negative: not at all. */
 	int64_t wait_ms;
+	/* Pause: 1: STAYPUT_ERR_BUSY, with everything as before, instead of leaving memory
+	 * active that other processes have imported. */
+	int fail_if_held;
+	int reserved;
 };
 
 /* One device's part of a pause or resume. Seconds of phases that overlap add up to
@@ -145,6 +149,7 @@ struct stayput_device_report {
 	double seconds_create;    /* resume: creating memory, waiting for it included */
 	double seconds_map;       /* resume: mapping it and setting access */
 	double copied_per_second; /* bytes_copied over seconds_copy; 0 without copies */
+	uint64_t bytes_held; /* pause: left active, since other processes have it open */
 };
 
 struct stayput_report {
@@ -175,9 +180,15 @@ struct stayput_report {
  * When the call returns STAYPUT_OK the driver has the memory: another process can take it.
  * A known tag that holds nothing is no error, but is reported once in the log.
  *
+ * Memory that other processes have opened (cudaIpcOpenMemHandle) is left active, with what
+ * shares a block with it: the call succeeds, the report has bytes_held, and
+ * stayput_last_error() and the log say which tag is held and by which process. When they
+ * have closed it, or ended, the next pause releases it.
+ *
  *   STAYPUT_ERR_INVALID       tag is malformed
  *   STAYPUT_ERR_NOT_FOUND     no region has that tag
- *   STAYPUT_ERR_BUSY          a stream capture is in progress, or no_block was asked for
+ *   STAYPUT_ERR_BUSY          a stream capture is in progress, no_block was asked for, or
+ *                             fail_if_held was and another process has some of it open
  *   STAYPUT_ERR_HOST_MEMORY   no room for the contents; everything is active still
  *   STAYPUT_ERR_DRIVER        the driver refused. Every allocation is either active with
  *                             its contents, or paused with a good backup: the report and

@@ -18,6 +18,9 @@
 
 enum { DEVICE_MAX = 64, DEVICE_CONTEXTS = 32 };
 
+/* CU_MEM_HANDLE_TYPE_FABRIC, which headers before CUDA 12.4 lack. */
+enum { DEVICE_FABRIC = 8 };
+
 struct device {
 	CUdevice ordinal;
 	bool vmm;               /* has virtual memory management */
@@ -26,6 +29,7 @@ struct device {
 	size_t memory;          /* bytes on the card */
 	size_t pitch_align;     /* of rows, for pitched allocations */
 	int numa_node;          /* of the host memory nearest to it, or -1 */
+	_Atomic unsigned handle_types; /* that its memory is created with; see block.c */
 	_Atomic uint64_t peers; /* devices that may use its memory, one bit each */
 	CUcontext contexts[DEVICE_CONTEXTS];
 	size_t context_count;
