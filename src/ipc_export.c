@@ -329,9 +329,12 @@ static struct pollfd *list_polls(bool listen, size_t *count, uint64_t *settling)
 	return polls;
 }
 
-/* Silent clients are looked for now and then; with none, the thread sleeps. */
-static int patience(bool listen)
+/* Who settles waits for a pass that began after it asked. Silent clients are looked for now
+ * and then; with none, the thread sleeps. */
+static int patience(bool listen, bool settle)
 {
+	if (settle)
+		return 0;
 	for (const struct client *c = server.clients; c; c = c->next)
 		if (!c->leases)
 			return TICK_MS;
@@ -352,7 +355,7 @@ static void *serve(void *unused)
 			poll(NULL, 0, TICK_MS);
 			continue;
 		}
-		if (poll(polls, 2 + count, patience(listen)) >= 0) {
+		if (poll(polls, 2 + count, patience(listen, settling != server.settled)) >= 0) {
 			hear_all(polls + 2, count);
 			if (polls[1].revents)
 				(void)!read(server.wake, &wakes, sizeof wakes);

@@ -17,6 +17,7 @@
 
 #include "capture.h"
 #include "clock.h"
+#include "config.h"
 #include "device.h"
 #include "error.h"
 #include "fork.h"
@@ -429,8 +430,11 @@ CUresult ipc_import_open(
 	CUdeviceptr *ptr, const struct ipc_handle *handle, const struct place *place)
 {
 	int saved = errno;
-	CUresult err = import_open(ptr, handle, place);
+	CUresult err;
 
+	/* Perhaps the first that this library does here: from now on the log is as wanted. */
+	config();
+	err = import_open(ptr, handle, place);
 	errno = saved;
 	return err;
 }

@@ -4,7 +4,7 @@
 # top Makefile after the loading rules.
 
 DEEP_SRC   := tests/deep
-DEEP_AGAIN := $(patsubst %,$(B)/test_%_deep,region pause threads)
+DEEP_AGAIN := $(patsubst %,$(B)/test_%_deep,region pause threads ipc)
 
 deep: loading $(B)/libstayput-deep.so $(B)/test_deep $(B)/test_loading_deep $(DEEP_AGAIN) \
 	$(LOADING)/deep_static $(LOADING)/deep_shared $(LOADING)/deep_lookup \
@@ -17,8 +17,10 @@ $(B)/test_loading_deep: tests/test_loading.c | $(FAKE)
 	$(LOADING_CC) -DUNDER_TEST='"stayput-deep"' -o $@ $< -ldl $(LDFLAGS)
 
 $(B)/test_%_deep: tests/test_%.c $(B)/libstayput-deep.so fakecuda
-	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $< \
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $(filter %.c %.o,$^) \
 		$(subst -lstayput,-lstayput-deep,$(LINK_TEST)) $(LDFLAGS)
+
+$(B)/test_ipc_deep: $(B)/ipc.o
 
 $(LOADING)/deep_static: $(DEEP_SRC)/program.c $(FAKE)/libcudart_static.a | $(LOADING)
 	$(LOADING_CC) -o $@ $^ -ldl $(LDFLAGS)
