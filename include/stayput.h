@@ -99,7 +99,8 @@ STAYPUT_API int stayput_region_push(const char *tag, int policy);
 
 /*
  * From here, allocations that this thread makes are native ones, until the matching
- * stayput_region_pop(): for memory that other processes open by CUDA IPC, for instance.
+ * stayput_region_pop(): for memory that processes without this library open by CUDA IPC,
+ * for instance.
  *
  *   STAYPUT_ERR_HOST_MEMORY   a few bytes for the record could not be had
  */
@@ -111,6 +112,32 @@ STAYPUT_API int stayput_native_push(void);
  *   STAYPUT_ERR_INVALID   this thread has no push open
  */
 STAYPUT_API int stayput_region_pop(void);
+
+/*
+ * CUDA IPC works on memory in regions as on native memory, between processes that have
+ * loaded this library: cudaIpcGetMemHandle(), also for an address inside an allocation,
+ * cudaIpcOpenMemHandle() and cudaIpcCloseMemHandle(), and the driver's calls of these names.
+ * The handle's 64 bytes are ours: they name an abstract Unix socket of the exporter, which
+ * hands out a file descriptor of the memory. So both have to be in one network namespace,
+ * and the importer of the same user, or root. A small allocation is shared with the whole
+ * block that it lies in. Handles of native memory are passed on as they are.
+ *
+ * While it is open elsewhere, memory is not paused (stayput_pause()); what is open here, of
+ * another process, no pause of this process concerns. Closing waits for work in the context
+ * that it was opened in, or, during a stream capture, is done when that has ended.
+ * Opening answers, with the sentence set and a line in the log, beside native codes:
+ *
+ *   cudaErrorMapBufferObjectFailed   the exporter has ended, or has freed the memory
+ *   cudaErrorIllegalState            the memory is paused. While a pause or resume of it is
+ *                                    under way, opening waits, for 30 seconds at most
+ *   cudaErrorNotPermitted            the exporter is another user's
+ *   cudaErrorNotSupported            the exporter has another version of this library
+ *   cudaErrorOperatingSystem         the exporter does not answer, for 10 seconds
+ *
+ * A process without this library gets what CUDA says of a handle that it does not know.
+ * cudaIpcGetMemHandle() answers cudaErrorNotSupported on a device
+ * that cannot share by file descriptor.
+ */
 
 /* What to do differently in one call. All zero means: as stayput_pause() does. */
 struct stayput_options {

@@ -23,14 +23,14 @@ enum { DEVICE_FABRIC = 8 };
 
 struct device {
 	CUdevice ordinal;
-	bool vmm;               /* has virtual memory management */
-	bool rdma;              /* takes gpuDirectRDMACapable */
-	size_t granule;         /* sizes and addresses of blocks are multiples of it */
-	size_t memory;          /* bytes on the card */
-	size_t pitch_align;     /* of rows, for pitched allocations */
-	int numa_node;          /* of the host memory nearest to it, or -1 */
+	bool vmm;           /* has virtual memory management */
+	bool rdma;          /* takes gpuDirectRDMACapable */
+	size_t granule;     /* sizes and addresses of blocks are multiples of it */
+	size_t memory;      /* bytes on the card */
+	size_t pitch_align; /* of rows, for pitched allocations */
+	int numa_node;      /* of the host memory nearest to it, or -1 */
 	_Atomic unsigned handle_types; /* that its memory is created with; see block.c */
-	_Atomic uint64_t peers; /* devices that may use its memory, one bit each */
+	_Atomic uint64_t peers;        /* devices that may use its memory, one bit each */
 	CUcontext contexts[DEVICE_CONTEXTS];
 	size_t context_count;
 	struct digester digester; /* used inside device_enter() by whoever operates */

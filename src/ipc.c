@@ -29,15 +29,16 @@ void ipc_fill_handle(struct ipc_handle *handle, const unsigned char token[IPC_TO
 }
 
 /* Abstract names begin with a zero byte, and end where the length says. */
-static socklen_t name_socket(struct sockaddr_un *name, const unsigned char token[IPC_TOKEN])
+static socklen_t name_socket(
+	struct sockaddr_un *name, const unsigned char token[IPC_TOKEN])
 {
 	int len;
 
 	*name = (struct sockaddr_un){.sun_family = AF_UNIX};
 	len = snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "stayput-ipc-");
 	for (int i = 0; i < IPC_TOKEN; i++)
-		len += snprintf(name->sun_path + 1 + len,
-			sizeof name->sun_path - 1 - len, "%02x", token[i]);
+		len += snprintf(name->sun_path + 1 + len, sizeof name->sun_path - 1 - len,
+			"%02x", token[i]);
 	return offsetof(struct sockaddr_un, sun_path) + 1 + len;
 }
 

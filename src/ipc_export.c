@@ -355,7 +355,8 @@ static void *serve(void *unused)
 			poll(NULL, 0, TICK_MS);
 			continue;
 		}
-		if (poll(polls, 2 + count, patience(listen, settling != server.settled)) >= 0) {
+		if (poll(polls, 2 + count,
+			    patience(listen, settling != server.settled)) >= 0) {
 			hear_all(polls + 2, count);
 			if (polls[1].revents)
 				(void)!read(server.wake, &wakes, sizeof wakes);
@@ -431,7 +432,8 @@ static void tell(CUresult err, CUdeviceptr ptr, int os_error)
 {
 	if (err == CUDA_ERROR_NOT_SUPPORTED)
 		error_set(STAYPUT_ERR_UNSUPPORTED,
-			"0x%llx is region memory on a device that cannot share it by file "
+			"0x%llx is region memory on a device that cannot share it by "
+			"file "
 			"descriptor",
 			(unsigned long long)ptr);
 	else

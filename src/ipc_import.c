@@ -39,7 +39,7 @@ struct link {
 
 struct import {
 	struct ipc_handle handle;
-	CUcontext context; /* where it was opened */
+	CUcontext context;     /* where it was opened */
 	struct device *device; /* of that context */
 	struct link *link;
 	CUdeviceptr at; /* of the mapping */
@@ -73,8 +73,7 @@ __attribute__((format(printf, 2, 3))) static CUresult fail(
 	return err;
 }
 
-static struct import *find_open_locked(
-	const struct ipc_handle *handle, CUcontext context)
+static struct import *find_open_locked(const struct ipc_handle *handle, CUcontext context)
 {
 	struct import *i = imports;
 
@@ -154,7 +153,8 @@ static CUresult connect_link(struct link *link, const struct ipc_handle *handle)
 	if (fd < 0)
 		return fail(errno == ECONNREFUSED ? CUDA_ERROR_MAP_FAILED
 						  : CUDA_ERROR_OPERATING_SYSTEM,
-			"process %d, which exported this handle, cannot be reached (%s): it "
+			"process %d, which exported this handle, cannot be reached (%s): "
+			"it "
 			"has ended, or is in another network namespace",
 			handle->pid, strerror(errno));
 	if (!ipc_peer(fd, &pid, &uid) || (uid != own && uid != 0 && own != 0)) {
@@ -207,7 +207,8 @@ static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *
 			handle->pid);
 	case IPC_PASSING:
 		return fail(CUDA_ERROR_ILLEGAL_STATE,
-			"the memory of this handle has been on its way to being paused or "
+			"the memory of this handle has been on its way to being paused "
+			"or "
 			"resumed in process %d for %d s",
 			handle->pid, PASSING_SECONDS);
 	case IPC_OTHER_USER:
@@ -220,8 +221,8 @@ static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *
 			handle->pid, error_cuda_name((CUresult)reply->error),
 			reply->error);
 	}
-	return fail(CUDA_ERROR_OPERATING_SYSTEM, "process %d answered nonsense",
-		handle->pid);
+	return fail(
+		CUDA_ERROR_OPERATING_SYSTEM, "process %d answered nonsense", handle->pid);
 }
 
 /* Asks for the memory until it is neither being paused nor resumed. */
@@ -240,7 +241,8 @@ static CUresult fetch(struct link *link, const struct ipc_handle *handle,
 			return fail(os_error == EAGAIN || os_error == EPROTO
 					    ? CUDA_ERROR_OPERATING_SYSTEM
 					    : CUDA_ERROR_MAP_FAILED,
-				"process %d, which exported this handle, has ended or does "
+				"process %d, which exported this handle, has ended or "
+				"does "
 				"not answer (%s)",
 				handle->pid, strerror(os_error));
 		}
@@ -288,8 +290,7 @@ static CUresult set_access(struct import *i)
 
 static CUresult map_memory(struct import *i, CUmemGenericAllocationHandle memory)
 {
-	CUresult err =
-		driver()->cuMemAddressReserve(&i->at, i->block_size, 0, 0, 0);
+	CUresult err = driver()->cuMemAddressReserve(&i->at, i->block_size, 0, 0, 0);
 
 	if (err != CUDA_SUCCESS)
 		return err;
@@ -309,8 +310,8 @@ unreserve:
 static CUresult map_descriptor(struct import *i, int fd)
 {
 	CUmemGenericAllocationHandle memory;
-	CUresult err = driver()->cuMemImportFromShareableHandle(&memory,
-		(void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	CUresult err = driver()->cuMemImportFromShareableHandle(
+		&memory, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
 	close(fd);
 	if (err == CUDA_SUCCESS) {
@@ -320,8 +321,10 @@ static CUresult map_descriptor(struct import *i, int fd)
 			driver()->cuMemRelease(memory);
 	}
 	if (err != CUDA_SUCCESS)
-		fail(err, "memory of process %d could not be mapped on device %d: %s (%d)",
-			i->handle.pid, i->device->ordinal, error_cuda_name(err), (int)err);
+		fail(err,
+			"memory of process %d could not be mapped on device %d: %s (%d)",
+			i->handle.pid, i->device->ordinal, error_cuda_name(err),
+			(int)err);
 	return err;
 }
 
@@ -358,26 +361,32 @@ static CUresult fetch_and_map(struct import *i)
 	return err;
 }
 
-static void publish_locked(struct import *i)
+static void list_locked(struct import *i)
 {
 	i->opens = 1;
-	i->link->imports++;
 	i->next = imports;
 	imports = i;
 	atomic_fetch_add(&import_count, 1);
 }
 
-/* peers_change() may have looked before it was published. */
-static void allow_peers(struct import *i)
+static void publish_locked(struct import *i)
 {
-	if (i->owner && i->owner->peers != i->allowed)
-		set_access(i);
+	i->link->imports++;
+	list_locked(i);
+}
+
+/* peers_change() may have looked before it was published. A copy, as the other may be closed
+ * meanwhile; the driver refuses then. */
+static void allow_peers(struct import copy)
+{
+	if (copy.owner && copy.owner->peers != copy.allowed)
+		set_access(&copy);
 }
 
 static CUresult open_new(CUdeviceptr *ptr, const struct ipc_handle *handle,
 	const struct place *place, struct link *link)
 {
-	struct import *i = calloc(1, sizeof *i);
+	struct import *i = calloc(1, sizeof *i), copy;
 	CUresult err = CUDA_ERROR_OUT_OF_MEMORY;
 
 	if (i) {
@@ -388,16 +397,18 @@ static CUresult open_new(CUdeviceptr *ptr, const struct ipc_handle *handle,
 		err = fetch_and_map(i);
 	}
 	lock_take();
-	if (err == CUDA_SUCCESS)
+	if (err == CUDA_SUCCESS) {
 		publish_locked(i);
+		copy = *i;
+	}
 	leave_link_locked(link);
 	lock_drop();
 	if (err != CUDA_SUCCESS) {
 		free(i);
 		return err;
 	}
-	*ptr = i->base;
-	allow_peers(i);
+	*ptr = copy.base;
+	allow_peers(copy);
 	return CUDA_SUCCESS;
 }
 
@@ -413,8 +424,9 @@ static CUresult import_open(
 			"libstayput.so; this one knows version %d",
 			handle->version, IPC_VERSION);
 	if (ipc_export_is_own(handle))
-		return fail(CUDA_ERROR_INVALID_CONTEXT,
-			"this handle was made in this process, where it cannot be opened");
+		return fail(
+			CUDA_ERROR_INVALID_CONTEXT, "this handle was made in this "
+						    "process, where it cannot be opened");
 	fork_watch();
 	fork_note_use();
 	link = enter_link(handle, place->context, &open);
@@ -449,14 +461,6 @@ static void unlink_locked(struct import *i)
 	atomic_fetch_sub(&import_count, 1);
 }
 
-static void relink_locked(struct import *i)
-{
-	i->opens = 1;
-	i->next = imports;
-	imports = i;
-	atomic_fetch_add(&import_count, 1);
-}
-
 /* The end of what has left the list. What cannot be unmapped is open still. */
 static CUresult finish(struct import *i, bool unhold)
 {
@@ -468,7 +472,7 @@ static CUresult finish(struct import *i, bool unhold)
 	if (unhold)
 		capture_unhold_locked();
 	if (err != CUDA_SUCCESS) {
-		relink_locked(i);
+		list_locked(i);
 		lock_drop();
 		return err == CUDA_ERROR_DEINITIALIZED ? CUDA_SUCCESS : err;
 	}

@@ -191,16 +191,15 @@ static void close_in(const struct other *other, char *ptr)
 
 static void write_in(const struct other *other, char *ptr, size_t size, unsigned seed)
 {
-	in_other(other, (struct call){
-				.run = do_write, .ptr = ptr, .size = size, .number = seed});
+	in_other(other,
+		(struct call){.run = do_write, .ptr = ptr, .size = size, .number = seed});
 }
 
 static size_t wrong_in(const struct other *other, char *ptr, size_t size, unsigned seed)
 {
-	return in_other(other, (struct call){.run = do_count_wrong,
-				       .ptr = ptr,
-				       .size = size,
-				       .number = seed})
+	return in_other(other,
+		(struct call){
+			.run = do_count_wrong, .ptr = ptr, .size = size, .number = seed})
 		.size;
 }
 
@@ -557,7 +556,8 @@ static void what_was_freed_cannot_be_opened(void)
 static void memory_outlives_its_exporter(void)
 {
 	struct other other = start_other();
-	struct call c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
 	void *ptr;
 
 	write_in(&other, c.ptr, 3 * MIB, 1);
@@ -571,7 +571,8 @@ static void memory_outlives_its_exporter(void)
 static void a_dead_exporter_is_said_so(void)
 {
 	struct other other = start_other();
-	struct call c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
 	struct call later =
 		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
 	void *ptr;
@@ -592,7 +593,8 @@ static void a_dead_exporter_is_said_so(void)
 static void a_reset_ends_what_was_opened(void)
 {
 	struct other other = start_other();
-	struct call c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
 	void *ptr;
 
 	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
@@ -606,7 +608,8 @@ static void a_reset_ends_what_was_opened(void)
 static void closing_in_a_capture_is_put_off(void)
 {
 	struct other other = start_other();
-	struct call c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
 	cudaStream_t stream;
 	cudaGraph_t graph;
 	void *ptr, *mine;
@@ -927,7 +930,8 @@ static void do_open_by_driver(struct call *c)
 	memcpy(&handle, &c->handle, sizeof handle);
 	CHECK_EQ(cuIpcOpenMemHandle(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
 		CUDA_SUCCESS);
-	CHECK_EQ(cuIpcOpenMemHandle_v2(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+	CHECK_EQ(
+		cuIpcOpenMemHandle_v2(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
 		CUDA_SUCCESS);
 	CHECK_EQ(again, ptr);
 	CHECK_EQ(wrong_bytes((void *)ptr, c->size, c->number), 0);
@@ -959,8 +963,8 @@ static void region_memory_can_be_exported_by_others(void)
 	int fd;
 
 	CHECK_EQ(cuMemRetainAllocationHandle(&handle, mine), CUDA_SUCCESS);
-	CHECK_EQ(cuMemExportToShareableHandle(&fd, handle,
-			 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+	CHECK_EQ(cuMemExportToShareableHandle(
+			 &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
 		CUDA_SUCCESS);
 	CHECK_EQ(cuMemRelease(handle), CUDA_SUCCESS);
 }

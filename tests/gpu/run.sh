@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD [PART...] - what only a GPU can show, on this machine's. Needs nvcc and a
 # shared libcudart; BUILD holds libstayput.so. Parts, all by default: digest main soak
-# overhead bench graph. bench.json goes to $OUT.
+# overhead bench graph ipc ipc_torch. bench.json goes to $OUT.
 set -u
 build=$(cd "$1" && pwd) || exit
 shift
@@ -51,8 +51,14 @@ bench() {
 graph() {
 	LD_PRELOAD=$preload python3 "$root/examples/cuda_graph.py" --gib 72 --cycles 20
 }
+ipc() {
+	compile_cu ipc && LD_PRELOAD=$preload "$work/ipc"
+}
+ipc_torch() {
+	LD_PRELOAD=$preload python3 "$root/tests/gpu/ipc_torch.py"
+}
 
-[ $# -gt 0 ] || set -- digest main soak overhead bench graph
+[ $# -gt 0 ] || set -- digest main soak overhead bench graph ipc ipc_torch
 failed=
 for part; do
 	echo "== $part"
