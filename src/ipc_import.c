@@ -424,9 +424,9 @@ static CUresult import_open(
 			"libstayput.so; this one knows version %d",
 			handle->version, IPC_VERSION);
 	if (ipc_export_is_own(handle))
-		return fail(
-			CUDA_ERROR_INVALID_CONTEXT, "this handle was made in this "
-						    "process, where it cannot be opened");
+		return fail(CUDA_ERROR_INVALID_CONTEXT,
+			"this handle was made in this "
+			"process, where it cannot be opened");
 	fork_watch();
 	fork_note_use();
 	link = enter_link(handle, place->context, &open);

@@ -136,6 +136,12 @@ static void do_write(struct call *c)
 	write_pattern(c->ptr, c->size, c->number);
 }
 
+/* Begun, not waited for. */
+static void do_clear(struct call *c)
+{
+	CUDA(cudaMemsetAsync(c->ptr, 0, c->size, NULL));
+}
+
 static void do_count_wrong(struct call *c)
 {
 	c->size = wrong_bytes(c->ptr, c->size, c->number);
@@ -337,7 +343,7 @@ static void closing_waits_for_the_work(void)
 	other = start_other();
 	mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
 	theirs = opened_in(&other, handle_of(mine));
-	in_other(&other, (struct call){.run = do_write, .ptr = theirs, .size = 3 * MIB});
+	in_other(&other, (struct call){.run = do_clear, .ptr = theirs, .size = 3 * MIB});
 	close_in(&other, theirs);
 	CHECK_EQ(in_other(&other, (struct call){.run = do_faults}).size, 0);
 }
@@ -471,10 +477,12 @@ static void wait_for_leave(void **params, unsigned grid_blocks)
 		sched_yield();
 }
 
-static void *pause_all(void *unused)
+static void *fail_to_pause(void *unused)
 {
 	(void)unused;
-	OK(stayput_pause(NULL));
+	fakecuda_fail("cuMemUnmap:*:UNKNOWN");
+	CHECK_EQ(stayput_pause(NULL), STAYPUT_ERR_DRIVER);
+	fakecuda_fail(NULL);
 	return NULL;
 }
 
@@ -496,25 +504,21 @@ static void launch_waiting_kernel(void)
 		CUDA_SUCCESS);
 }
 
-/* A pause that takes long: who opens meanwhile waits for its end. */
+/* A pause that takes long, and fails: who opens meanwhile waits for its end. */
 static void opening_waits_for_a_pause_to_end(void)
 {
-	struct other other;
-	char *mine;
-	struct call c = {.run = do_open};
+	struct other other = start_other();
+	char *mine = region_malloc("shared", STAYPUT_DISCARD, 3 * MIB);
+	struct call c = {.run = do_open, .handle = handle_of(mine)};
 	pthread_t thread;
 
-	setenv("STAYPUT_LOG", "error", 1);
-	other = start_other();
-	mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
-	c.handle = handle_of(mine);
 	launch_waiting_kernel();
-	CHECK_EQ(pthread_create(&thread, NULL, pause_all, NULL), 0);
+	CHECK_EQ(pthread_create(&thread, NULL, fail_to_pause, NULL), 0);
 	await_state(mine, STAYPUT_PAUSING);
 	tell(&other, &c);
 	kernel_may_end = true;
 	CHECK_EQ(pthread_join(thread, NULL), 0);
-	CHECK_EQ(hear(&other).code, cudaErrorIllegalState);
+	CHECK_EQ(hear(&other).code, cudaSuccess);
 }
 
 /* Ends. */
@@ -551,6 +555,29 @@ static void what_was_freed_cannot_be_opened(void)
 	c = open_in(&other, handle);
 	CHECK_EQ(c.code, cudaErrorMapBufferObjectFailed);
 	CHECK_HAS(c.text, "has freed what this handle named");
+}
+
+static void opening_and_freeing_have_one_winner(void)
+{
+	struct other other;
+
+	setenv("STAYPUT_LOG", "error", 1);
+	other = start_other();
+	for (unsigned i = 0; i < 100; i++) {
+		char *mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
+		struct call c = {.run = do_open, .handle = handle_of(mine)};
+
+		write_pattern(mine, 3 * MIB, i);
+		tell(&other, &c);
+		CUDA(cudaFree(mine));
+		c = hear(&other);
+		if (c.code != cudaErrorMapBufferObjectFailed) {
+			CHECK_EQ(c.code, cudaSuccess);
+			CHECK_EQ(wrong_in(&other, c.ptr, 3 * MIB, i), 0);
+			close_in(&other, c.ptr);
+		}
+		CHECK_EQ(device_used(0), 0);
+	}
 }
 
 static void memory_outlives_its_exporter(void)
@@ -771,12 +798,18 @@ static void root_may_open_what_is_anothers(void)
 
 static void do_fork(struct call *c)
 {
+	int ends[2];
+	char byte;
+
+	CHECK_EQ(pipe(ends), 0);
 	c->number = fork();
 	if (c->number == 0) {
 		alarm(TEST_SECONDS);
+		CHECK_EQ(write(ends[1], "", 1), 1);
 		for (;;)
 			pause();
 	}
+	CHECK_EQ(read(ends[0], &byte, 1), 1);
 }
 
 static void a_child_of_the_importer_holds_nothing(void)
@@ -1028,6 +1061,7 @@ int main(int argc, char **argv)
 		TEST(opening_waits_for_a_pause_to_end),
 		TEST(freeing_leaves_the_memory_to_the_importer),
 		TEST(what_was_freed_cannot_be_opened),
+		TEST(opening_and_freeing_have_one_winner),
 		TEST(memory_outlives_its_exporter),
 		TEST(a_dead_exporter_is_said_so),
 		TEST(a_reset_ends_what_was_opened),
