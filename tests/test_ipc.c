@@ -167,13 +167,27 @@ static void do_pause(struct call *c)
 	c->code = stayput_pause_ex(NULL, 0, NULL, &c->report);
 }
 
+/* Bytes that others hold, found out by a pause that does nothing then. */
+static void do_held(struct call *c)
+{
+	const struct stayput_options options = {
+		.struct_size = sizeof options, .fail_if_held = 1};
+
+	c->report.struct_size = sizeof c->report;
+	c->code = stayput_pause_ex(NULL, 0, &options, &c->report);
+	c->size = c->report.total.bytes_held;
+	OK(stayput_resume(NULL));
+}
+
 static void do_set_device(struct call *c)
 {
 	CUDA(cudaSetDevice(c->number));
 }
 
+/* Once all that was begun has run. */
 static void do_faults(struct call *c)
 {
+	c->code = cudaDeviceSynchronize();
 	c->size = faults();
 }
 
@@ -334,9 +348,23 @@ static void what_is_opened_twice_is_closed_twice(void)
 	CHECK_EQ(device_used(0), 0);
 }
 
+static void one_of_two_can_be_closed(void)
+{
+	struct other other = start_other();
+	char *first = region_malloc("shared", STAYPUT_HOST, 3 * MIB), *theirs;
+	char *second = region_malloc("shared", STAYPUT_HOST, 6 * MIB);
+
+	opened_in(&other, handle_of(first));
+	theirs = opened_in(&other, handle_of(second));
+	CHECK_EQ(pause_reported(STAYPUT_ERR_BUSY, true).total.bytes_held, 10 * MIB);
+	close_in(&other, theirs);
+	CHECK_EQ(pause_reported(STAYPUT_ERR_BUSY, true).total.bytes_held, 4 * MIB);
+}
+
 static void closing_waits_for_the_work(void)
 {
 	struct other other;
+	struct call c;
 	char *mine, *theirs;
 
 	setenv("FAKECUDA_DELAY_US", "20000", 1);
@@ -345,7 +373,9 @@ static void closing_waits_for_the_work(void)
 	theirs = opened_in(&other, handle_of(mine));
 	in_other(&other, (struct call){.run = do_clear, .ptr = theirs, .size = 3 * MIB});
 	close_in(&other, theirs);
-	CHECK_EQ(in_other(&other, (struct call){.run = do_faults}).size, 0);
+	c = in_other(&other, (struct call){.run = do_faults});
+	CHECK_EQ(c.code, cudaSuccess);
+	CHECK_EQ(c.size, 0);
 }
 
 /* Pauses. */
@@ -563,17 +593,19 @@ static void opening_and_freeing_have_one_winner(void)
 
 	setenv("STAYPUT_LOG", "error", 1);
 	other = start_other();
-	for (unsigned i = 0; i < 100; i++) {
+	for (unsigned i = 0; i < 400; i++) {
 		char *mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
 		struct call c = {.run = do_open, .handle = handle_of(mine)};
 
-		write_pattern(mine, 3 * MIB, i);
+		write_pattern(mine, 1000, i);
 		tell(&other, &c);
+		for (unsigned late = 0; late < i % 100; late++)
+			sched_yield();
 		CUDA(cudaFree(mine));
 		c = hear(&other);
 		if (c.code != cudaErrorMapBufferObjectFailed) {
 			CHECK_EQ(c.code, cudaSuccess);
-			CHECK_EQ(wrong_in(&other, c.ptr, 3 * MIB, i), 0);
+			CHECK_EQ(wrong_in(&other, c.ptr, 1000, i), 0);
 			close_in(&other, c.ptr);
 		}
 		CHECK_EQ(device_used(0), 0);
@@ -655,6 +687,104 @@ static void closing_in_a_capture_is_put_off(void)
 	CHECK_EQ(c.report.total.bytes_held, 0);
 }
 
+/* Failures. */
+
+static void fail_nth(int n)
+{
+	char spec[64];
+
+	snprintf(spec, sizeof spec, "*:%d:UNKNOWN", n);
+	fakecuda_fail(spec);
+}
+
+static void opening_fails_clean_at_every_call(void)
+{
+	struct other other = start_other();
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	struct fakecuda_report before, after;
+	bool failed = true;
+	void *ptr;
+
+	catch_stderr();
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	CUDA(cudaIpcCloseMemHandle(ptr));
+	fakecuda_report(&before);
+	for (int n = 1; failed; n++) {
+		cudaError_t err;
+
+		ptr = &other;
+		fail_nth(n);
+		err = cudaIpcOpenMemHandle(
+			&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess);
+		failed = fakecuda_failed() > 0;
+		fakecuda_fail(NULL);
+		cudaGetLastError();
+		CHECK(err == cudaSuccess || ptr == &other);
+		if (err == cudaSuccess)
+			CUDA(cudaIpcCloseMemHandle(ptr));
+		fakecuda_report(&after);
+		CHECK_EQ(after.handles, before.handles);
+		CHECK_EQ(after.mappings, before.mappings);
+		CHECK_EQ(after.reservations, before.reservations);
+		CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+		CHECK(n < 1000);
+	}
+}
+
+/* What could not be unmapped is open still; a closing that failed can be repeated. */
+static void closing_fails_clean_at_every_call(void)
+{
+	struct other other = start_other();
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	struct fakecuda_report before, after;
+	bool failed = true;
+	void *ptr;
+
+	CUDA(cudaFree(NULL));
+	for (int n = 1; failed; n++) {
+		cudaError_t err;
+
+		fakecuda_report(&before);
+		CUDA(cudaIpcOpenMemHandle(
+			&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+		fail_nth(n);
+		err = cudaIpcCloseMemHandle(ptr);
+		failed = fakecuda_failed() > 0;
+		fakecuda_fail(NULL);
+		if (err != cudaSuccess && cudaIpcCloseMemHandle(ptr) != cudaSuccess)
+			cudaGetLastError();
+		CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+		fakecuda_report(&after);
+		CHECK_EQ(after.handles, before.handles);
+		CHECK_EQ(after.mappings, before.mappings);
+		CHECK(n < 1000);
+	}
+}
+
+static void do_fail(struct call *c)
+{
+	fakecuda_fail(c->text);
+}
+
+static void an_export_that_fails_is_said_so(void)
+{
+	struct other other = start_other();
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	void *ptr;
+
+	catch_stderr();
+	in_other(&other, (struct call){.run = do_fail,
+				 .text = "cuMemExportToShareableHandle:1:OUT_OF_MEMORY"});
+	CHECK_EQ(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess),
+		cudaErrorMemoryAllocation);
+	CHECK_HAS(stayput_last_error(), "could not export");
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+}
+
 /* Access for peers. */
 
 static void peers_may_use_what_was_opened(void)
@@ -717,9 +847,11 @@ static void garbage_is_hung_up_on(void)
 {
 	struct other other = start_other();
 	char *mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB), *theirs;
-	struct ipc_request request = {.version = IPC_VERSION, .verb = 77};
+	struct ipc_request two[2] = {{.version = IPC_VERSION, .verb = IPC_CLOSE}};
+	const struct ipc_request request = {.version = IPC_VERSION, .verb = 77};
 	cudaIpcMemHandle_t handle = handle_of(mine);
 	int silent = connect_to(handle), wrong = connect_to(handle);
+	int longer = connect_to(handle);
 
 	write_pattern(mine, 3 * MIB, 1);
 	send_garbage(connect_to(handle), 1);
@@ -727,6 +859,8 @@ static void garbage_is_hung_up_on(void)
 	send_garbage(connect_to(handle), 100000);
 	CHECK_EQ(send(wrong, &request, sizeof request, 0), sizeof request);
 	check_dropped(wrong);
+	CHECK_EQ(send(longer, two, sizeof two, 0), sizeof two);
+	check_dropped(longer);
 	theirs = opened_in(&other, handle);
 	CHECK_EQ(wrong_in(&other, theirs, 3 * MIB, 1), 0);
 	CHECK_EQ(pause_reported(STAYPUT_ERR_BUSY, true).total.bytes_held, 4 * MIB);
@@ -1052,6 +1186,7 @@ int main(int argc, char **argv)
 		TEST(ranges_are_the_exporters),
 		TEST(an_importer_may_be_on_another_device),
 		TEST(what_is_opened_twice_is_closed_twice),
+		TEST(one_of_two_can_be_closed),
 		TEST(closing_waits_for_the_work),
 		TEST(a_pause_leaves_active_what_is_held),
 		TEST(a_pause_may_refuse_when_something_is_held),
@@ -1066,6 +1201,9 @@ int main(int argc, char **argv)
 		TEST(a_dead_exporter_is_said_so),
 		TEST(a_reset_ends_what_was_opened),
 		TEST(closing_in_a_capture_is_put_off),
+		TEST(opening_fails_clean_at_every_call),
+		TEST(closing_fails_clean_at_every_call),
+		TEST(an_export_that_fails_is_said_so),
 		TEST(peers_may_use_what_was_opened),
 		TEST(garbage_is_hung_up_on),
 		TEST(an_importer_that_does_not_listen_is_hung_up_on),
