@@ -136,6 +136,12 @@ static void do_write(struct call *c)
 	write_pattern(c->ptr, c->size, c->number);
 }
 
+static void do_set(struct call *c)
+{
+	CUDA(cudaMemset(c->ptr, (int)c->number, c->size));
+	CUDA(cudaDeviceSynchronize());
+}
+
 /* Begun, not waited for. */
 static void do_clear(struct call *c)
 {
@@ -359,6 +365,49 @@ static void one_of_two_can_be_closed(void)
 	CHECK_EQ(pause_reported(STAYPUT_ERR_BUSY, true).total.bytes_held, 10 * MIB);
 	close_in(&other, theirs);
 	CHECK_EQ(pause_reported(STAYPUT_ERR_BUSY, true).total.bytes_held, 4 * MIB);
+}
+
+enum { OPENERS = 4, HANDLES = 3 };
+
+static cudaIpcMemHandle_t many[HANDLES];
+
+/* Each handle's memory begins with its number. */
+static void *open_and_close(void *unused)
+{
+	(void)unused;
+	for (int i = 0; i < 60; i++) {
+		char byte;
+		void *ptr;
+
+		CUDA(cudaIpcOpenMemHandle(
+			&ptr, many[i % HANDLES], cudaIpcMemLazyEnablePeerAccess));
+		CUDA(cudaMemcpy(&byte, ptr, 1, cudaMemcpyDeviceToHost));
+		CHECK_EQ(byte, i % HANDLES);
+		CUDA(cudaIpcCloseMemHandle(ptr));
+	}
+	return NULL;
+}
+
+static void threads_may_open_at_once(void)
+{
+	struct other other = start_other();
+	pthread_t threads[OPENERS];
+
+	for (int i = 0; i < HANDLES; i++) {
+		struct call c = in_other(
+			&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+
+		many[i] = c.handle;
+		c.run = do_set;
+		c.number = i;
+		in_other(&other, c);
+	}
+	CUDA(cudaFree(NULL));
+	for (int i = 0; i < OPENERS; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, open_and_close, NULL), 0);
+	for (int i = 0; i < OPENERS; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
 }
 
 static void closing_waits_for_the_work(void)
@@ -1187,6 +1236,7 @@ int main(int argc, char **argv)
 		TEST(an_importer_may_be_on_another_device),
 		TEST(what_is_opened_twice_is_closed_twice),
 		TEST(one_of_two_can_be_closed),
+		TEST(threads_may_open_at_once),
 		TEST(closing_waits_for_the_work),
 		TEST(a_pause_leaves_active_what_is_held),
 		TEST(a_pause_may_refuse_when_something_is_held),
