@@ -480,11 +480,12 @@ void ipc_export_settle(void)
 	uint64_t wanted;
 
 	lock_take();
-	wanted = ++server.settle_wanted;
-	if (server.open)
+	if (server.clients) {
+		wanted = ++server.settle_wanted;
 		(void)!write(server.wake, &one, sizeof one);
-	while (server.open && server.settled < wanted)
-		lock_wait();
+		while (server.settled < wanted)
+			lock_wait();
+	}
 	lock_drop();
 }
 

@@ -371,6 +371,8 @@ static void list_locked(struct import *i)
 
 static void publish_locked(struct import *i)
 {
+	/* So that its destruction is heard of. */
+	device_note_context_locked(i->device, i->context);
 	i->link->imports++;
 	list_locked(i);
 }

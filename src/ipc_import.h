@@ -35,8 +35,9 @@ struct place;
 CUresult ipc_import_open(
 	CUdeviceptr *ptr, const struct ipc_handle *handle, const struct place *place);
 
-/* Counts down; the last one waits for the work in its context and unmaps, or does so once no
- * capture is in progress. CUDA_ERROR_NOT_FOUND: not one of ours. */
+/* Counts down; the last one waits for the work in its context, unmaps, and waits until the
+ * exporter knows, ten seconds at most; or does so once no capture is in progress.
+ * CUDA_ERROR_NOT_FOUND: not one of ours. */
 CUresult ipc_import_close(CUdeviceptr ptr);
 
 /* Closes what was put off, unless a capture is in progress. */

@@ -713,6 +713,40 @@ static void a_reset_ends_what_was_opened(void)
 	CHECK_EQ(cudaIpcCloseMemHandle(ptr), cudaErrorInvalidValue);
 }
 
+static CUcontext create_context(void)
+{
+	CUcontext ctx;
+
+#if CUDA_VERSION >= 13000
+	CHECK_EQ(cuCtxCreate(&ctx, NULL, 0, 0), CUDA_SUCCESS);
+#else
+	CHECK_EQ(cuCtxCreate(&ctx, 0, 0), CUDA_SUCCESS);
+#endif
+	return ctx;
+}
+
+static void a_destroyed_context_ends_what_was_opened_in_it(void)
+{
+	struct other other = start_other();
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	CUcontext primary, own;
+	void *first, *second;
+
+	CUDA(cudaFree(NULL));
+	CHECK_EQ(cuCtxGetCurrent(&primary), CUDA_SUCCESS);
+	CUDA(cudaIpcOpenMemHandle(&first, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	own = create_context();
+	CUDA(cudaIpcOpenMemHandle(&second, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	CHECK(second != first);
+	CUDA(cudaIpcCloseMemHandle(first));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	CHECK_EQ(cuCtxDestroy(own), CUDA_SUCCESS);
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	CHECK_EQ(cuCtxSetCurrent(primary), CUDA_SUCCESS);
+	CHECK_EQ(cudaIpcCloseMemHandle(second), cudaErrorInvalidValue);
+}
+
 static void closing_in_a_capture_is_put_off(void)
 {
 	struct other other = start_other();
@@ -1250,6 +1284,7 @@ int main(int argc, char **argv)
 		TEST(memory_outlives_its_exporter),
 		TEST(a_dead_exporter_is_said_so),
 		TEST(a_reset_ends_what_was_opened),
+		TEST(a_destroyed_context_ends_what_was_opened_in_it),
 		TEST(closing_in_a_capture_is_put_off),
 		TEST(opening_fails_clean_at_every_call),
 		TEST(closing_fails_clean_at_every_call),
