@@ -61,7 +61,7 @@ struct ipc_reply {
 	uint32_t answer;
 	uint64_t sequence; /* of the request */
 	int32_t error;
-	int32_t device;        /* the exporter's ordinal, for messages */
+	uint32_t unused;
 	uint64_t block_size;   /* of the memory, which is mapped whole */
 	uint64_t offset, size; /* of the allocation in it */
 	CUuuid uuid;           /* of the device that it is on */

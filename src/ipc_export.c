@@ -111,10 +111,8 @@ struct answer {
 	int fd;
 };
 
-static enum ipc_answer state_answer(const struct allocation *a, uint64_t id)
+static enum ipc_answer state_answer(const struct allocation *a)
 {
-	if (!a || !a->block || a->export_id != id || atomic_load(&exiting))
-		return IPC_GONE;
 	switch (a->block->state) {
 	case STAYPUT_ACTIVE:
 		return IPC_GRANTED;
@@ -131,7 +129,11 @@ static void lease_locked(struct client *c, const struct ipc_request *q, struct a
 	const struct allocation *found = table_find_locked(q->base);
 	struct lease *lease;
 
-	a->reply.answer = state_answer(found, q->id);
+	a->reply.answer = IPC_GONE;
+	if (!found || !found->block || found->export_id != q->id || atomic_load(&exiting))
+		return;
+	a->reply.answer = state_answer(found);
+	strcpy(a->reply.tag, found->space->region->tag);
 	if (a->reply.answer != IPC_GRANTED)
 		return;
 	lease = malloc(sizeof *lease);
@@ -148,8 +150,6 @@ static void lease_locked(struct client *c, const struct ipc_request *q, struct a
 	a->reply.block_size = a->block->size;
 	a->reply.offset = found->base - a->block->base;
 	a->reply.size = found->size;
-	a->reply.device = found->space->device->ordinal;
-	strcpy(a->reply.tag, found->space->region->tag);
 }
 
 static CUresult export_block(struct answer *a)

@@ -153,14 +153,14 @@ static CUresult connect_link(struct link *link, const struct ipc_handle *handle)
 	if (fd < 0)
 		return fail(errno == ECONNREFUSED ? CUDA_ERROR_MAP_FAILED
 						  : CUDA_ERROR_OPERATING_SYSTEM,
-			"process %d, which exported this handle, cannot be reached (%s): "
-			"it "
-			"has ended, or is in another network namespace",
+			"process %d, whose handle this is, cannot be reached (%s): it "
+			"has "
+			"ended, or is in another network namespace",
 			handle->pid, strerror(errno));
 	if (!ipc_peer(fd, &pid, &uid) || (uid != own && uid != 0 && own != 0)) {
 		close(fd);
 		return fail(CUDA_ERROR_NOT_PERMITTED,
-			"process %d, which exported this handle, is of another user",
+			"process %d, whose handle this is, is of another user",
 			handle->pid);
 	}
 	lock_take();
@@ -202,18 +202,16 @@ static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *
 			"process %d has freed what this handle named", handle->pid);
 	case IPC_PAUSED:
 		return fail(CUDA_ERROR_ILLEGAL_STATE,
-			"the memory of this handle is paused in process %d: resume it "
-			"there first",
-			handle->pid);
+			"region %.63s is paused in process %d: resume it there first",
+			reply->tag, handle->pid);
 	case IPC_PASSING:
 		return fail(CUDA_ERROR_ILLEGAL_STATE,
-			"the memory of this handle has been on its way to being paused "
-			"or "
-			"resumed in process %d for %d s",
-			handle->pid, PASSING_SECONDS);
+			"region %.63s has been on its way to being paused or resumed in "
+			"process %d for %d s",
+			reply->tag, handle->pid, PASSING_SECONDS);
 	case IPC_OTHER_USER:
 		return fail(CUDA_ERROR_NOT_PERMITTED,
-			"process %d, which exported this handle, is of another user",
+			"process %d, whose handle this is, is of another user",
 			handle->pid);
 	case IPC_FAILED:
 		return fail((CUresult)reply->error,
@@ -225,6 +223,17 @@ static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *
 		CUDA_ERROR_OPERATING_SYSTEM, "process %d answered nonsense", handle->pid);
 }
 
+/* What may be granted yet is not wanted any more. */
+static CUresult give_up(struct link *link, const struct ipc_handle *handle, int os_error)
+{
+	bool alive = os_error == EAGAIN || os_error == EPROTO;
+
+	send_request(link, IPC_CLOSE, handle);
+	return fail(alive ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_MAP_FAILED,
+		"process %d, whose handle this is, has ended or does not answer (%s)",
+		handle->pid, strerror(os_error));
+}
+
 /* Asks for the memory until it is neither being paused nor resumed. */
 static CUresult fetch(struct link *link, const struct ipc_handle *handle,
 	struct ipc_reply *reply, int *fd)
@@ -233,25 +242,16 @@ static CUresult fetch(struct link *link, const struct ipc_handle *handle,
 	double deadline = clock_now() + PASSING_SECONDS;
 
 	for (;;) {
-		if (!ask(link, IPC_OPEN, handle, reply, fd)) {
-			int os_error = errno;
-
-			/* What may be granted yet is not wanted any more. */
-			send_request(link, IPC_CLOSE, handle);
-			return fail(os_error == EAGAIN || os_error == EPROTO
-					    ? CUDA_ERROR_OPERATING_SYSTEM
-					    : CUDA_ERROR_MAP_FAILED,
-				"process %d, which exported this handle, has ended or "
-				"does "
-				"not answer (%s)",
-				handle->pid, strerror(os_error));
-		}
+		if (!ask(link, IPC_OPEN, handle, reply, fd))
+			return give_up(link, handle, errno);
 		if (reply->answer != IPC_PASSING || clock_now() >= deadline)
 			break;
 		nanosleep(&pause, NULL);
 	}
 	if (reply->answer == IPC_GRANTED && *fd >= 0)
 		return CUDA_SUCCESS;
+	if (*fd >= 0)
+		close(*fd);
 	return say_no(handle, reply);
 }
 
