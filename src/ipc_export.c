@@ -432,8 +432,7 @@ static void tell(CUresult err, CUdeviceptr ptr, int os_error)
 {
 	if (err == CUDA_ERROR_NOT_SUPPORTED)
 		error_set(STAYPUT_ERR_UNSUPPORTED,
-			"0x%llx is region memory on a device that cannot share it by "
-			"file "
+			"0x%llx is region memory, which its device cannot share by file "
 			"descriptor",
 			(unsigned long long)ptr);
 	else

@@ -24,7 +24,7 @@ struct block;
  *   CUDA_ERROR_NOT_SUPPORTED      the device cannot share memory by file descriptor
  *   CUDA_ERROR_OPERATING_SYSTEM   no socket or thread could be had
  *
- * Of those after the first, the sentence is set.
+ * Of the last two, the sentence is set and a line is in the log.
  */
 CUresult ipc_export(struct ipc_handle *handle, CUdeviceptr ptr);
 

@@ -153,9 +153,8 @@ static CUresult connect_link(struct link *link, const struct ipc_handle *handle)
 	if (fd < 0)
 		return fail(errno == ECONNREFUSED ? CUDA_ERROR_MAP_FAILED
 						  : CUDA_ERROR_OPERATING_SYSTEM,
-			"process %d, whose handle this is, cannot be reached (%s): it "
-			"has "
-			"ended, or is in another network namespace",
+			"process %d, whose handle this is, cannot be reached (%s): it is "
+			"gone, or in another network namespace",
 			handle->pid, strerror(errno));
 	if (!ipc_peer(fd, &pid, &uid) || (uid != own && uid != 0 && own != 0)) {
 		close(fd);

@@ -322,9 +322,8 @@ static int say_held(const struct operation *op, int code, const char *outcome)
 		snprintf(more, sizeof more, ", and %llu bytes of other regions",
 			(unsigned long long)(held->bytes - held->region_bytes));
 	return error_set(code,
-		"%llu bytes of region %s are open in other processes by CUDA IPC, first "
-		"in "
-		"process %d%s; %s",
+		"%llu bytes of region %s are open by CUDA IPC in other processes, one "
+		"of them process %d%s; %s",
 		(unsigned long long)held->region_bytes, held->region->tag, (int)held->pid,
 		more, outcome);
 }

@@ -1255,7 +1255,7 @@ static void memory_that_cannot_be_shared_is_said_so(void)
 	catch_stderr();
 	mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
 	CHECK_EQ(cudaIpcGetMemHandle(&handle, mine), cudaErrorNotSupported);
-	CHECK_HAS(stayput_last_error(), "cannot share");
+	CHECK_HAS(stayput_last_error(), "cannot share by file descriptor");
 	OK(stayput_pause(NULL));
 	OK(stayput_resume(NULL));
 }
