@@ -616,6 +616,8 @@ static void freeing_leaves_the_memory_to_the_importer(void)
 	CHECK_EQ(pause_reported(STAYPUT_OK, true).total.bytes_released, 4 * MIB);
 	close_in(&other, theirs);
 	CHECK_EQ(device_used(0), 0);
+	OK(stayput_resume(NULL));
+	pause_reported(STAYPUT_OK, true);
 }
 
 static void what_was_freed_cannot_be_opened(void)
@@ -780,6 +782,16 @@ static void fail_nth(int n)
 	fakecuda_fail(spec);
 }
 
+/* Something else stays open, so that the connection does not end with what fails. */
+static void *open_another(const struct other *other)
+{
+	struct call c = in_other(other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	void *ptr;
+
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	return ptr;
+}
+
 static void opening_fails_clean_at_every_call(void)
 {
 	struct other other = start_other();
@@ -787,7 +799,7 @@ static void opening_fails_clean_at_every_call(void)
 		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
 	struct fakecuda_report before, after;
 	bool failed = true;
-	void *ptr;
+	void *ptr = open_another(&other);
 
 	catch_stderr();
 	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
@@ -810,7 +822,7 @@ static void opening_fails_clean_at_every_call(void)
 		CHECK_EQ(after.handles, before.handles);
 		CHECK_EQ(after.mappings, before.mappings);
 		CHECK_EQ(after.reservations, before.reservations);
-		CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+		CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
 		CHECK(n < 1000);
 	}
 }
@@ -859,12 +871,13 @@ static void an_export_that_fails_is_said_so(void)
 	void *ptr;
 
 	catch_stderr();
+	open_another(&other);
 	in_other(&other, (struct call){.run = do_fail,
 				 .text = "cuMemExportToShareableHandle:1:OUT_OF_MEMORY"});
 	CHECK_EQ(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess),
 		cudaErrorMemoryAllocation);
 	CHECK_HAS(stayput_last_error(), "could not export");
-	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
 	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
 }
 
