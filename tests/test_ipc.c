@@ -620,6 +620,25 @@ static void freeing_leaves_the_memory_to_the_importer(void)
 	pause_reported(STAYPUT_OK, true);
 }
 
+static void a_reset_of_the_exporter_leaves_the_memory_to_the_importer(void)
+{
+	struct other other = start_other();
+	char *mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB), *theirs;
+
+	write_pattern(mine, 3 * MIB, 1);
+	theirs = opened_in(&other, handle_of(mine));
+	CUDA(cudaDeviceReset());
+	CHECK_EQ(wrong_in(&other, theirs, 3 * MIB, 1), 0);
+	mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
+	pause_reported(STAYPUT_OK, true);
+	close_in(&other, theirs);
+	CHECK_EQ(device_used(0), 0);
+	OK(stayput_resume(NULL));
+	CHECK_EQ(query(mine).state, STAYPUT_ACTIVE);
+	theirs = opened_in(&other, handle_of(mine));
+	pause_reported(STAYPUT_ERR_BUSY, true);
+}
+
 static void what_was_freed_cannot_be_opened(void)
 {
 	struct other other;
@@ -1292,6 +1311,7 @@ int main(int argc, char **argv)
 		TEST(opening_and_pausing_have_one_winner),
 		TEST(opening_waits_for_a_pause_to_end),
 		TEST(freeing_leaves_the_memory_to_the_importer),
+		TEST(a_reset_of_the_exporter_leaves_the_memory_to_the_importer),
 		TEST(what_was_freed_cannot_be_opened),
 		TEST(opening_and_freeing_have_one_winner),
 		TEST(memory_outlives_its_exporter),

@@ -53,18 +53,19 @@ def total(tensors):
     return [int(t.sum(dtype=torch.int64)) for t in tensors]
 
 
+def use(tensors, answers):
+    answers.put(total(tensors))
+    for tensor in tensors:
+        tensor += 1
+        torch.cuda.synchronize(tensor.device)
+    answers.put("written")
+
+
 def child(received, answers):
-    while (tensors := received.get()) is not None:
-        answers.put(total(tensors))
-        for tensor in tensors:
-            tensor += 1
-        torch.cuda.synchronize()
-        answers.put("written")
-        del tensors
-        if "tensor" in locals():
-            del tensor
-        torch.cuda.ipc_collect()
-        answers.put("closed")
+    use(received.get(), answers)
+    torch.cuda.ipc_collect()
+    answers.put("closed")
+    received.get()
 
 
 def expect(what, got, want):
