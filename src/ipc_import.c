@@ -203,11 +203,6 @@ static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *
 		return fail(CUDA_ERROR_ILLEGAL_STATE,
 			"region %.63s is paused in process %d: resume it there first",
 			reply->tag, handle->pid);
-	case IPC_PASSING:
-		return fail(CUDA_ERROR_ILLEGAL_STATE,
-			"region %.63s has been on its way to being paused or resumed in "
-			"process %d for %d s",
-			reply->tag, handle->pid, PASSING_SECONDS);
 	case IPC_OTHER_USER:
 		return fail(CUDA_ERROR_NOT_PERMITTED,
 			"process %d, whose handle this is, is of another user",
@@ -233,25 +228,18 @@ static CUresult give_up(struct link *link, const struct ipc_handle *handle, int 
 		handle->pid, strerror(os_error));
 }
 
-/* Asks for the memory until it is neither being paused nor resumed. */
+/* CUDA_ERROR_NOT_READY, and nothing said: the memory is being paused or resumed. */
 static CUresult fetch(struct link *link, const struct ipc_handle *handle,
 	struct ipc_reply *reply, int *fd)
 {
-	const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000};
-	double deadline = clock_now() + PASSING_SECONDS;
-
-	for (;;) {
-		if (!ask(link, IPC_OPEN, handle, reply, fd))
-			return give_up(link, handle, errno);
-		if (reply->answer != IPC_PASSING || clock_now() >= deadline)
-			break;
-		nanosleep(&pause, NULL);
-	}
+	if (!ask(link, IPC_OPEN, handle, reply, fd))
+		return give_up(link, handle, errno);
 	if (reply->answer == IPC_GRANTED && *fd >= 0)
 		return CUDA_SUCCESS;
 	if (*fd >= 0)
 		close(*fd);
-	return say_no(handle, reply);
+	return reply->answer == IPC_PASSING ? CUDA_ERROR_NOT_READY
+					    : say_no(handle, reply);
 }
 
 static struct device *device_of_uuid(const CUuuid *uuid)
@@ -413,12 +401,8 @@ static CUresult open_new(CUdeviceptr *ptr, const struct ipc_handle *handle,
 	return CUDA_SUCCESS;
 }
 
-static CUresult import_open(
-	CUdeviceptr *ptr, const struct ipc_handle *handle, const struct place *place)
+static CUresult check_handle(const struct ipc_handle *handle)
 {
-	struct import *open;
-	struct link *link;
-
 	if (handle->version != IPC_VERSION)
 		return fail(CUDA_ERROR_NOT_SUPPORTED,
 			"this handle is of version %u, made by another version of "
@@ -426,17 +410,45 @@ static CUresult import_open(
 			handle->version, IPC_VERSION);
 	if (ipc_export_is_own(handle))
 		return fail(CUDA_ERROR_INVALID_CONTEXT,
-			"this handle was made in this "
-			"process, where it cannot be opened");
-	fork_watch();
-	fork_note_use();
-	link = enter_link(handle, place->context, &open);
+			"this handle is of this process, where it cannot be opened");
+	return CUDA_SUCCESS;
+}
+
+static CUresult try_to_open(
+	CUdeviceptr *ptr, const struct ipc_handle *handle, const struct place *place)
+{
+	struct import *open;
+	struct link *link = enter_link(handle, place->context, &open);
+
 	if (link)
 		return open_new(ptr, handle, place, link);
 	if (!open)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*ptr = open->base;
 	return CUDA_SUCCESS;
+}
+
+/* Others may use the link while the exporter pauses or resumes the memory. */
+static CUresult import_open(
+	CUdeviceptr *ptr, const struct ipc_handle *handle, const struct place *place)
+{
+	const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000};
+	double deadline = clock_now() + PASSING_SECONDS;
+	CUresult err = check_handle(handle);
+
+	if (err != CUDA_SUCCESS)
+		return err;
+	fork_watch();
+	fork_note_use();
+	while ((err = try_to_open(ptr, handle, place)) == CUDA_ERROR_NOT_READY) {
+		if (clock_now() >= deadline)
+			return fail(CUDA_ERROR_ILLEGAL_STATE,
+				"process %d has been pausing or resuming the memory of "
+				"this handle for %d s",
+				handle->pid, PASSING_SECONDS);
+		nanosleep(&pause, NULL);
+	}
+	return err;
 }
 
 CUresult ipc_import_open(
