@@ -341,28 +341,34 @@ static int patience(bool listen, bool settle)
 	return listen ? -1 : TICK_MS;
 }
 
+/* Hears everybody once. False when the system is short of something. */
+static bool go_round(bool *listen, uint64_t *settling)
+{
+	uint64_t wakes;
+	size_t count;
+	struct pollfd *polls = list_polls(*listen, &count, settling);
+	bool settle = *settling != server.settled;
+	bool polled = polls && poll(polls, 2 + count, patience(*listen, settle)) >= 0;
+
+	if (polled) {
+		hear_all(polls + 2, count);
+		if (polls[1].revents)
+			(void)!read(server.wake, &wakes, sizeof wakes);
+		*listen = admit_all();
+	}
+	free(polls);
+	return polled;
+}
+
 static void *serve(void *unused)
 {
 	bool listen = true;
+	uint64_t settling;
 
 	(void)unused;
 	for (;;) {
-		uint64_t settling, wakes;
-		size_t count;
-		struct pollfd *polls = list_polls(listen, &count, &settling);
-
-		if (!polls) {
+		if (!go_round(&listen, &settling))
 			poll(NULL, 0, TICK_MS);
-			continue;
-		}
-		if (poll(polls, 2 + count,
-			    patience(listen, settling != server.settled)) >= 0) {
-			hear_all(polls + 2, count);
-			if (polls[1].revents)
-				(void)!read(server.wake, &wakes, sizeof wakes);
-			listen = admit_all();
-		}
-		free(polls);
 		lock_take();
 		server.settled = settling;
 		lock_notify();
