@@ -576,14 +576,17 @@ bool ipc_import_range(CUdeviceptr ptr, CUdeviceptr *base, size_t *size)
 	return i != NULL;
 }
 
-/* The mapping of the n-th import that is on `owner`. */
-static bool nth_on(CUdevice owner, size_t n, CUdeviceptr *at, size_t *size)
+/* The mapping of the n-th import that is on `owner` and was not opened on `accessor`, which
+ * has access by that. */
+static bool nth_on(
+	CUdevice owner, CUdevice accessor, size_t n, CUdeviceptr *at, size_t *size)
 {
 	const struct import *i;
 
 	lock_take();
 	for (i = imports; i; i = i->next)
-		if (i->owner && i->owner->ordinal == owner && n-- == 0)
+		if (i->owner && i->owner->ordinal == owner &&
+			i->device->ordinal != accessor && n-- == 0)
 			break;
 	if (i) {
 		*at = i->at;
@@ -595,11 +598,13 @@ static bool nth_on(CUdevice owner, size_t n, CUdeviceptr *at, size_t *size)
 
 void ipc_import_change_peer(CUdevice owner, const CUmemAccessDesc *access)
 {
+	CUdevice accessor = access->location.id;
 	CUdeviceptr at;
 	size_t size;
 
 	/* If one goes meanwhile, the driver refuses. */
-	for (size_t n = 0; import_count > 0 && nth_on(owner, n, &at, &size); n++)
+	for (size_t n = 0; import_count > 0 && nth_on(owner, accessor, n, &at, &size);
+		n++)
 		driver()->cuMemSetAccess(at, size, access, 1);
 }
 

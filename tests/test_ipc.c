@@ -902,6 +902,22 @@ static void an_export_that_fails_is_said_so(void)
 
 /* Access for peers. */
 
+static void where_it_was_opened_it_stays_usable(void)
+{
+	struct other other;
+	struct call c;
+	void *ptr;
+
+	setenv("FAKECUDA_DEVICES", "2", 1);
+	other = start_other();
+	c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	CUDA(cudaSetDevice(1));
+	CUDA(cudaDeviceEnablePeerAccess(0, 0));
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	CUDA(cudaDeviceDisablePeerAccess(0));
+	CUDA(cudaMemset(ptr, 1, 3 * MIB));
+}
+
 static void peers_may_use_what_was_opened(void)
 {
 	struct other other;
@@ -1322,6 +1338,7 @@ int main(int argc, char **argv)
 		TEST(opening_fails_clean_at_every_call),
 		TEST(closing_fails_clean_at_every_call),
 		TEST(an_export_that_fails_is_said_so),
+		TEST(where_it_was_opened_it_stays_usable),
 		TEST(peers_may_use_what_was_opened),
 		TEST(garbage_is_hung_up_on),
 		TEST(an_importer_that_does_not_listen_is_hung_up_on),
