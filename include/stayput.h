@@ -102,7 +102,8 @@ STAYPUT_API int stayput_region_push(const char *tag, int policy);
 
 /*
  * From here, allocations that this thread makes are native ones, until the matching
- * stayput_region_pop(): for memory that other processes open by CUDA IPC, for instance.
+ * stayput_region_pop(): for memory that processes without this library open by CUDA IPC,
+ * for instance.
  *
  *   STAYPUT_ERR_HOST_MEMORY   a few bytes for the record could not be had
  */
@@ -115,6 +116,32 @@ STAYPUT_API int stayput_native_push(void);
  */
 STAYPUT_API int stayput_region_pop(void);
 
+/*
+ * CUDA IPC works on memory in regions as on native memory, between processes that have
+ * loaded this library: cudaIpcGetMemHandle(), also for an address inside an allocation,
+ * cudaIpcOpenMemHandle() and cudaIpcCloseMemHandle(), and the driver's calls of these names.
+ * The handle's 64 bytes are ours: they name an abstract Unix socket of the exporter, which
+ * hands out a file descriptor of the memory. So both have to be in one network namespace,
+ * and the importer of the same user, or root. A small allocation is shared with the whole
+ * block that it lies in. Handles of native memory are passed on as they are.
+ *
+ * While it is open elsewhere, memory is not paused (stayput_pause()); what is open here, of
+ * another process, no pause of this process concerns. Closing waits for work in the context
+ * that it was opened in, or, during a stream capture, is done when that has ended.
+ * Opening answers, with the sentence set and a line in the log, beside native codes:
+ *
+ *   cudaErrorMapBufferObjectFailed   the exporter has ended, or has freed the memory
+ *   cudaErrorIllegalState            the memory is paused. While a pause or resume of it is
+ *                                    under way, opening waits, for 30 seconds at most
+ *   cudaErrorNotPermitted            the exporter is another user's
+ *   cudaErrorNotSupported            the exporter has another version of this library
+ *   cudaErrorOperatingSystem         the exporter does not answer, for 10 seconds
+ *
+ * A process without this library gets what CUDA says of a handle that it does not know.
+ * cudaIpcGetMemHandle() answers cudaErrorNotSupported on a device
+ * that cannot share by file descriptor.
+ */
+
 /* What to do differently in one call. All zero means: as stayput_pause() does. */
 struct stayput_options {
 	size_t struct_size;
@@ -126,6 +153,10 @@ struct stayput_options {
 	/* Resume: how long to wait for device memory that others hold. 0: as
 	 * STAYPUT_RESUME_WAIT says. Negative: not at all. */
 	int64_t wait_ms;
+	/* Pause: 1: STAYPUT_ERR_BUSY, with everything as before, instead of leaving memory
+	 * active that other processes have imported. */
+	int fail_if_held;
+	int reserved;
 };
 
 /* One device's part of a pause or resume. Seconds of phases that overlap add up to
@@ -148,6 +179,7 @@ struct stayput_device_report {
 	double seconds_create;    /* resume: creating memory, waiting for it included */
 	double seconds_map;       /* resume: mapping it and setting access */
 	double copied_per_second; /* bytes_copied over seconds_copy; 0 without copies */
+	uint64_t bytes_held; /* pause: left active, since other processes have it open */
 };
 
 struct stayput_report {
@@ -182,9 +214,15 @@ struct stayput_report {
  * When the call returns STAYPUT_OK the driver has the memory: another process can take it.
  * A known tag that holds nothing is no error, but is reported once in the log.
  *
+ * Memory that other processes have opened (cudaIpcOpenMemHandle) is left active, with what
+ * shares a block with it: the call succeeds, the report has bytes_held, and
+ * stayput_last_error() and the log say which tag is held and by which process. When they
+ * have closed it, or ended, the next pause releases it.
+ *
  *   STAYPUT_ERR_INVALID       tag is malformed
  *   STAYPUT_ERR_NOT_FOUND     no region has that tag
- *   STAYPUT_ERR_BUSY          a stream capture is in progress, or no_block was asked for
+ *   STAYPUT_ERR_BUSY          a stream capture is in progress, no_block was asked for, or
+ *                             fail_if_held was and another process has some of it open
  *   STAYPUT_ERR_HOST_MEMORY   no room for the contents; everything is active still
  *   STAYPUT_ERR_DRIVER        the driver refused. Every allocation is either active with
  *                             its contents, or paused with a good backup: the report and

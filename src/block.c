@@ -9,16 +9,40 @@
  * keeps the driver's lock meanwhile: other threads wait for a millisecond at most. */
 enum { RUN_MAX = 32 };
 
-static CUresult create(struct block *block)
+static CUresult create_with(struct block *block, unsigned handle_types)
 {
 	struct device *dev = block->span->device;
 	CUmemAllocationProp prop = {
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = (CUmemAllocationHandleType)handle_types,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev->ordinal},
 		.allocFlags = {.gpuDirectRDMACapable = dev->rdma},
 	};
 
 	return driver()->cuMemCreate(&block->handle, block->size, &prop, 0);
+}
+
+static bool refuses_handle_types(CUresult err)
+{
+	return err == CUDA_ERROR_NOT_PERMITTED || err == CUDA_ERROR_NOT_SUPPORTED ||
+	       err == CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What a device says that it can share memory by may not be permitted on this system: fabric
+ * handles want a service. What it does take is remembered. */
+static CUresult create(struct block *block)
+{
+	struct device *dev = block->span->device;
+	unsigned types = dev->handle_types;
+	CUresult err = create_with(block, types);
+
+	while (types && refuses_handle_types(err)) {
+		types &= types & DEVICE_FABRIC ? ~(unsigned)DEVICE_FABRIC : 0;
+		err = create_with(block, types);
+		if (err == CUDA_SUCCESS)
+			dev->handle_types = types;
+	}
+	return err;
 }
 
 /* For the devices of a mask, none included. */

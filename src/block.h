@@ -36,9 +36,11 @@ struct block {
 	char *backup;                        /* a place for the contents in host memory */
 	bool backup_good;                    /* they are there, see backup.c */
 	bool fresh;                          /* the place has no memory behind it yet */
-	struct digest *digests;              /* of what the backup holds, or NULL */
-	struct allocation *only;             /* the large allocation; NULL in a slab */
-	struct segment *segments;      /* slab: all, by address; NULL for a large one */
+	unsigned leases;          /* held by processes that imported it: not released */
+	unsigned exporting;       /* its handle is being exported: it stays until then */
+	struct digest *digests;   /* of what the backup holds, or NULL */
+	struct allocation *only;  /* the large allocation; NULL in a slab */
+	struct segment *segments; /* slab: all, by address; NULL for a large one */
 	struct segment *free_segments; /* slab: the free ones */
 	size_t used;                   /* slab: bytes taken */
 	struct block *prev, *next;     /* in its space */

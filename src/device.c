@@ -19,6 +19,19 @@ static int attribute(CUdevice ordinal, CUdevice_attribute which)
 		       : 0;
 }
 
+/* The handles that other processes can take its memory by. Old headers lack fabric. */
+static unsigned handle_types(CUdevice ordinal)
+{
+	unsigned types = 0;
+
+	if (attribute(ordinal,
+		    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+		types |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	if (attribute(ordinal, (CUdevice_attribute)128))
+		types |= DEVICE_FABRIC;
+	return types;
+}
+
 static CUresult describe(CUdevice ordinal, struct device *dev)
 {
 	CUmemAllocationProp prop = {
@@ -36,6 +49,7 @@ static CUresult describe(CUdevice ordinal, struct device *dev)
 	dev->pitch_align = pitch > 512 ? pitch : 512;
 	dev->rdma = attribute(
 		ordinal, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+	dev->handle_types = handle_types(ordinal);
 	/* 134: the NUMA node of the host memory nearest, since CUDA 12.2. */
 	if (driver()->cuDeviceGetAttribute(
 		    &dev->numa_node, (CUdevice_attribute)134, ordinal) != CUDA_SUCCESS)

@@ -18,15 +18,19 @@
 
 enum { DEVICE_MAX = 64, DEVICE_CONTEXTS = 32 };
 
+/* CU_MEM_HANDLE_TYPE_FABRIC, which headers before CUDA 12.4 lack. */
+enum { DEVICE_FABRIC = 8 };
+
 struct device {
 	CUdevice ordinal;
-	bool vmm;               /* has virtual memory management */
-	bool rdma;              /* takes gpuDirectRDMACapable */
-	size_t granule;         /* sizes and addresses of blocks are multiples of it */
-	size_t memory;          /* bytes on the card */
-	size_t pitch_align;     /* of rows, for pitched allocations */
-	int numa_node;          /* of the host memory nearest to it, or -1 */
-	_Atomic uint64_t peers; /* devices that may use its memory, one bit each */
+	bool vmm;           /* has virtual memory management */
+	bool rdma;          /* takes gpuDirectRDMACapable */
+	size_t granule;     /* sizes and addresses of blocks are multiples of it */
+	size_t memory;      /* bytes on the card */
+	size_t pitch_align; /* of rows, for pitched allocations */
+	int numa_node;      /* of the host memory nearest to it, or -1 */
+	_Atomic unsigned handle_types; /* that its memory is created with; see block.c */
+	_Atomic uint64_t peers;        /* devices that may use its memory, one bit each */
 	CUcontext contexts[DEVICE_CONTEXTS];
 	size_t context_count;
 	struct digester digester; /* used inside device_enter() by whoever operates */

@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 
 #include "capture.h"
+#include "ipc_export.h"
+#include "ipc_import.h"
 #include "lock.h"
 
 static _Atomic bool used;
@@ -14,6 +16,8 @@ static void in_child(void)
 {
 	child = used;
 	capture_forget_all_locked();
+	ipc_export_forget_all_locked();
+	ipc_import_forget_all_locked();
 	lock_restart();
 }
 

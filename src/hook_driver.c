@@ -6,10 +6,13 @@
  */
 #include <cuda.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "alloc.h"
 #include "device.h"
 #include "hook.h"
+#include "ipc_export.h"
+#include "ipc_import.h"
 #include "peers.h"
 #include "real.h"
 #include "release.h"
@@ -27,6 +30,8 @@ STAYPUT_HOOK CUresult cuStreamBeginCapture_v2_ptsz(CUstream, CUstreamCaptureMode
 STAYPUT_HOOK CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream, CUgraph,
 	const CUgraphNode *, const CUgraphEdgeData *, size_t, CUstreamCaptureMode);
 STAYPUT_HOOK CUresult cuStreamEndCapture_ptsz(CUstream, CUgraph *);
+#undef cuIpcOpenMemHandle
+STAYPUT_HOOK CUresult cuIpcOpenMemHandle(CUdeviceptr *, CUipcMemHandle, unsigned int);
 #undef cuDevicePrimaryCtxReset
 STAYPUT_HOOK CUresult cuDevicePrimaryCtxReset(CUdevice);
 
@@ -159,8 +164,81 @@ STAYPUT_HOOK CUresult cuCtxDestroy_v2(CUcontext ctx)
 	return real ? real(ctx) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+STAYPUT_HOOK CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
+{
+	typeof(&cuIpcGetMemHandle) real;
+	struct ipc_handle ours;
+	CUresult err = handle ? ipc_export(&ours, ptr) : CUDA_ERROR_NOT_FOUND;
+
+	if (err == CUDA_SUCCESS)
+		memcpy(handle, &ours, sizeof ours);
+	if (err != CUDA_ERROR_NOT_FOUND)
+		return err;
+	real = REAL(cuIpcGetMemHandle);
+	return real ? real(handle, ptr) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+/* Opens a handle of ours. False: the real function has to answer. */
+static bool open_ours(CUdeviceptr *ptr, const CUipcMemHandle *handle, unsigned int flags,
+	CUresult *answer)
+{
+	struct ipc_handle ours;
+	struct place place;
+
+	if (!ipc_is_ours(handle))
+		return false;
+	memcpy(&ours, handle, sizeof ours);
+	*answer = CUDA_ERROR_INVALID_VALUE;
+	if (!ptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+		return true;
+	if (hook_place(&place) != CUDA_SUCCESS)
+		return false;
+	*answer = ipc_import_open(ptr, &ours, &place);
+	return true;
+}
+
+STAYPUT_HOOK CUresult cuIpcOpenMemHandle(
+	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
+{
+	typeof(&cuIpcOpenMemHandle) real;
+	CUresult answer;
+
+	if (open_ours(ptr, &handle, flags, &answer))
+		return answer;
+	real = REAL(cuIpcOpenMemHandle);
+	return real ? real(ptr, handle, flags) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+STAYPUT_HOOK CUresult cuIpcOpenMemHandle_v2(
+	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
+{
+	typeof(&cuIpcOpenMemHandle_v2) real;
+	CUresult answer;
+
+	if (open_ours(ptr, &handle, flags, &answer))
+		return answer;
+	real = REAL(cuIpcOpenMemHandle_v2);
+	return real ? real(ptr, handle, flags) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+STAYPUT_HOOK CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
+{
+	CUresult err = ipc_import_close(ptr);
+	typeof(&cuIpcCloseMemHandle) real;
+
+	if (err != CUDA_ERROR_NOT_FOUND)
+		return err;
+	real = REAL(cuIpcCloseMemHandle);
+	return real ? real(ptr) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
 /* The driver would name the mapping or the whole reservation, and nothing while paused.
  */
+
+static bool find_range(CUdeviceptr ptr, CUdeviceptr *base, size_t *size)
+{
+	return table_range(ptr, base, size) || ipc_import_range(ptr, base, size);
+}
 
 STAYPUT_HOOK CUresult cuMemGetAddressRange_v2(
 	CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
@@ -169,7 +247,7 @@ STAYPUT_HOOK CUresult cuMemGetAddressRange_v2(
 	CUdeviceptr our_base;
 	size_t our_size;
 
-	if (table_range(ptr, &our_base, &our_size)) {
+	if (find_range(ptr, &our_base, &our_size)) {
 		if (base)
 			*base = our_base;
 		if (size)
@@ -200,7 +278,7 @@ STAYPUT_HOOK CUresult cuPointerGetAttribute(
 	CUdeviceptr base;
 	size_t size;
 
-	if (data && table_range(ptr, &base, &size) &&
+	if (data && find_range(ptr, &base, &size) &&
 		answer_range(data, attribute, base, size))
 		return CUDA_SUCCESS;
 	real = REAL(cuPointerGetAttribute);
@@ -217,7 +295,7 @@ STAYPUT_HOOK CUresult cuPointerGetAttributes(
 	size_t size;
 	unsigned int answered = 0;
 
-	if (!attributes || !data || !table_range(ptr, &base, &size))
+	if (!attributes || !data || !find_range(ptr, &base, &size))
 		return err;
 	for (unsigned int i = 0; i < count; i++)
 		answered += answer_range(data[i], attributes[i], base, size);

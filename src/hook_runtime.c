@@ -6,11 +6,14 @@
  */
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "alloc.h"
 #include "device.h"
 #include "hook.h"
 #include "hook_runtime.h"
+#include "ipc_export.h"
+#include "ipc_import.h"
 #include "peers.h"
 #include "real.h"
 #include "release.h"
@@ -271,6 +274,69 @@ STAYPUT_HOOK cudaError_t cudaDeviceReset(void)
 	if (get_device && get_device(&device) == cudaSuccess)
 		release_device(device);
 	return real ? real() : cudaErrorInitializationError;
+}
+
+STAYPUT_HOOK cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
+{
+	typeof(&cudaIpcGetMemHandle) real;
+	struct ipc_handle ours;
+	CUresult err =
+		handle ? ipc_export(&ours, (CUdeviceptr)ptr) : CUDA_ERROR_NOT_FOUND;
+
+	if (err == CUDA_SUCCESS)
+		memcpy(handle, &ours, sizeof ours);
+	if (err != CUDA_ERROR_NOT_FOUND)
+		return runtime_error(err);
+	real = REAL(cudaIpcGetMemHandle);
+	return real ? real(handle, ptr) : cudaErrorInitializationError;
+}
+
+/* Opens a handle of ours. False: the real function has to answer. */
+static bool open_ours(void **ptr, const cudaIpcMemHandle_t *handle, unsigned int flags,
+	void *caller, cudaError_t *answer)
+{
+	struct ipc_handle ours;
+	struct place place;
+	CUdeviceptr opened;
+	CUresult err;
+
+	if (!ipc_is_ours(handle))
+		return false;
+	memcpy(&ours, handle, sizeof ours);
+	*answer = cudaErrorInvalidValue;
+	if (!ptr || flags != cudaIpcMemLazyEnablePeerAccess)
+		return true;
+	err = make_current(caller, &place);
+	if (err != CUDA_SUCCESS)
+		return false;
+	err = ipc_import_open(&opened, &ours, &place);
+	*answer = runtime_error(err);
+	if (err == CUDA_SUCCESS)
+		*ptr = (void *)opened;
+	return true;
+}
+
+STAYPUT_HOOK cudaError_t cudaIpcOpenMemHandle(
+	void **ptr, cudaIpcMemHandle_t handle, unsigned int flags)
+{
+	typeof(&cudaIpcOpenMemHandle) real;
+	cudaError_t answer;
+
+	if (open_ours(ptr, &handle, flags, __builtin_return_address(0), &answer))
+		return answer;
+	real = REAL(cudaIpcOpenMemHandle);
+	return real ? real(ptr, handle, flags) : cudaErrorInitializationError;
+}
+
+STAYPUT_HOOK cudaError_t cudaIpcCloseMemHandle(void *ptr)
+{
+	CUresult err = ipc_import_close((CUdeviceptr)ptr);
+	typeof(&cudaIpcCloseMemHandle) real;
+
+	if (err != CUDA_ERROR_NOT_FOUND)
+		return runtime_error(err);
+	real = REAL(cudaIpcCloseMemHandle);
+	return real ? real(ptr) : cudaErrorInitializationError;
 }
 
 static void note_peer(int owner, bool allowed, typeof(&cudaGetDevice) get_device)

@@ -27,6 +27,7 @@ static void add_device(
 {
 	total->bytes_released += part->bytes_released;
 	total->bytes_released_driver += part->bytes_released_driver;
+	total->bytes_held += part->bytes_held;
 	total->bytes_restored += part->bytes_restored;
 	total->bytes_copied += part->bytes_copied;
 	total->bytes_unchanged += part->bytes_unchanged;
@@ -166,7 +167,8 @@ static void finish(struct operation *op, const char *verb, int err,
 int lifecycle_pause(const char *const *tags, size_t count,
 	const struct stayput_options *options, struct stayput_report *report)
 {
-	struct operation op = {.policy = options->policy};
+	struct operation op = {
+		.policy = options->policy, .fail_if_held = options->fail_if_held};
 	double start = clock_now();
 	int err = operation_begin(&op, tags, count, options->no_block);
 

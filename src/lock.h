@@ -7,6 +7,7 @@
  *   each device's list of contexts
  *   records of memory that others make by cuMemCreate()
  *   captures in progress, holds against them, and frees put off until they end
+ *   leases of memory to other processes, what is open of theirs, and the connections
  *
  * It is held for table work only: no CUDA call, dl*, log line, callback or wait for a
  * device happens under it. Whoever sets a passing state (PAUSING, RESUMING, FREEING) owns

@@ -6,6 +6,7 @@
 #include "block.h"
 #include "change.h"
 #include "error.h"
+#include "ipc_export.h"
 #include "lock.h"
 #include "region.h"
 #include "slab.h"
@@ -154,15 +155,36 @@ static struct work *work_of(struct operation *op, struct device *device)
 	return &op->works[i];
 }
 
+static void note_held(struct operation *op, struct work *w, const struct block *block)
+{
+	struct holding *held = &op->held;
+
+	if (!held->region) {
+		held->region = block->space->region;
+		held->pid = ipc_export_holder_locked(block);
+	}
+	if (block->space->region == held->region)
+		held->region_bytes += block->size;
+	held->bytes += block->size;
+	w->report.bytes_held += block->size;
+}
+
 static void count_block(struct operation *op, struct block *block)
 {
-	work_of(op, block->space->device)->count++;
+	struct work *w = work_of(op, block->space->device);
+
+	if (block->leases > 0)
+		note_held(op, w, block);
+	else
+		w->count++;
 }
 
 static void list_block(struct operation *op, struct block *block)
 {
 	struct work *w = work_of(op, block->space->device);
 
+	if (block->leases > 0)
+		return;
 	w->blocks[w->count++] = block;
 	if (block->state == STAYPUT_ACTIVE)
 		block->paused_as = op->policy ? op->policy : block->space->policy;

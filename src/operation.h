@@ -9,6 +9,8 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
 
 #include "device.h"
 #include "stayput.h"
@@ -18,8 +20,18 @@ struct block;
 struct range_list;
 struct region;
 
+/* What other processes have imported. */
+struct holding {
+	struct region *region; /* NULL: nothing; of several, the one met first */
+	pid_t pid;             /* 0: it cannot be seen from here */
+	uint64_t region_bytes; /* of that region */
+	uint64_t bytes;        /* of all */
+};
+
 struct operation {
 	int policy; /* pause: instead of each block's own, when not 0 */
+	bool fail_if_held;
+	struct holding held; /* pause: what is therefore not listed */
 	struct region **regions;
 	size_t region_count;
 	struct work *works;
@@ -38,7 +50,8 @@ int operation_begin(
 	struct operation *op, const char *const *tags, size_t count, bool no_block);
 
 /* Moves every block of the regions that is ACTIVE to PAUSING, or PAUSED to RESUMING, and
- * lists them by device. False without memory: no block has moved. */
+ * lists them by device. Blocks that are held by other processes stay as they are, and are
+ * noted. False without memory: no block has moved. */
 bool operation_collect(struct operation *op, int state);
 
 /* What becomes of a block that was being paused: PAUSED when it is not mapped any more.

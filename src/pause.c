@@ -7,6 +7,7 @@
 #include "pause.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include "block.h"
 #include "capture.h"
@@ -16,6 +17,7 @@
 #include "device.h"
 #include "error.h"
 #include "hostpool.h"
+#include "ipc_export.h"
 #include "lock.h"
 #include "log.h"
 #include "operation.h"
@@ -364,19 +366,43 @@ static int fill_all(struct operation *op)
 	return err;
 }
 
-int pause_run(struct operation *op)
+/* Keeps the sentence about memory that others have imported. */
+static int say_held(const struct operation *op, int code, const char *outcome)
 {
-	int err = operation_check_supported(op);
+	const struct holding *held = &op->held;
+	char more[64] = "";
 
-	if (err != STAYPUT_OK)
-		return err;
-	if (!operation_collect(op, STAYPUT_ACTIVE))
-		return operation_no_memory();
-	if (op->work_count == 0) {
-		trim_pools(op);
-		return STAYPUT_OK;
-	}
-	err = change_open(op, false);
+	if (held->bytes > held->region_bytes)
+		snprintf(more, sizeof more, ", and %llu bytes of other regions",
+			(unsigned long long)(held->bytes - held->region_bytes));
+	return error_set(code,
+		"%llu bytes of region %s are open by CUDA IPC in other processes, one "
+		"of them process %d%s; %s",
+		(unsigned long long)held->region_bytes, held->region->tag, (int)held->pid,
+		more, outcome);
+}
+
+/* The same memory may be held at every pause: that is news once. */
+static void tell_imported(const struct operation *op)
+{
+	static _Atomic bool told;
+
+	say_held(op, STAYPUT_OK, "they stay active");
+	log_line(atomic_exchange(&told, true) ? LOG_INFO : LOG_WARN, "%s", error_text());
+}
+
+static bool lists_nothing(const struct operation *op)
+{
+	for (size_t i = 0; i < op->work_count; i++)
+		if (op->works[i].count > 0)
+			return false;
+	return true;
+}
+
+static int release_listed(struct operation *op)
+{
+	int err = change_open(op, false);
+
 	if (err != STAYPUT_OK)
 		return err;
 	change_tell_releasing(op);
@@ -395,5 +421,26 @@ int pause_run(struct operation *op)
 			"no thread could be started for each of %zu devices; nothing was "
 			"paused",
 			op->work_count);
+	return err;
+}
+
+int pause_run(struct operation *op)
+{
+	int err = operation_check_supported(op);
+
+	if (err != STAYPUT_OK)
+		return err;
+	/* Who has closed, or died, holds nothing. */
+	ipc_export_settle();
+	if (!operation_collect(op, STAYPUT_ACTIVE))
+		return operation_no_memory();
+	if (op->held.region && op->fail_if_held)
+		return say_held(op, STAYPUT_ERR_BUSY, "nothing was paused");
+	if (lists_nothing(op))
+		trim_pools(op);
+	else
+		err = release_listed(op);
+	if (err == STAYPUT_OK && op->held.region)
+		tell_imported(op);
 	return err;
 }

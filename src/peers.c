@@ -12,6 +12,7 @@
 #include "block.h"
 #include "change.h"
 #include "device.h"
+#include "ipc_import.h"
 #include "lock.h"
 #include "log.h"
 #include "real.h"
@@ -105,6 +106,7 @@ void peers_change(CUdevice accessor, CUdevice owner, bool allowed)
 	ranges = list_blocks(dev, &count);
 	for (size_t i = 0; ranges && i < count; i++)
 		driver()->cuMemSetAccess(ranges[i].base, ranges[i].size, &access, 1);
+	ipc_import_change_peer(owner, &access);
 	if (!ranges)
 		log_line(LOG_WARN,
 			"no memory to give device %d access to region memory on device "

@@ -38,6 +38,8 @@
 	F(cuMemMap)                          \
 	F(cuMemUnmap)                        \
 	F(cuMemSetAccess)                    \
+	F(cuMemExportToShareableHandle)      \
+	F(cuMemImportFromShareableHandle)    \
 	F(cuMemcpyDtoHAsync_v2)              \
 	F(cuMemcpyHtoDAsync_v2)              \
 	F(cuMemsetD8Async)                   \

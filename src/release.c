@@ -16,6 +16,8 @@
 #include "device.h"
 #include "fork.h"
 #include "hostpool.h"
+#include "ipc_export.h"
+#include "ipc_import.h"
 #include "lock.h"
 #include "log.h"
 #include "real.h"
@@ -28,10 +30,17 @@
 /* Frees that wait for captures to end. */
 static struct allocation *deferred;
 
-/* Waits until nobody is pausing or resuming the block. */
+/* Nobody is pausing, resuming or exporting the block. */
+static bool is_settled(const struct block *block)
+{
+	return block->state != STAYPUT_PAUSING && block->state != STAYPUT_RESUMING &&
+	       block->exporting == 0;
+}
+
+/* Waits for that. */
 static void settle_locked(struct block *block)
 {
-	while (block->state == STAYPUT_PAUSING || block->state == STAYPUT_RESUMING)
+	while (!is_settled(block))
 		lock_wait();
 }
 
@@ -48,6 +57,7 @@ static void unlink_large_locked(struct block *block)
 /* Takes the block out of its space, so that its owner can destroy it. */
 static void detach_block_locked(struct block *block)
 {
+	ipc_export_forget_block_locked(block);
 	span_forget_block_locked(block->span, block);
 	if (block->segments)
 		slab_remove_block_locked(block);
@@ -136,13 +146,18 @@ static bool is_passing(const struct allocation *a)
 				   a->block->state == STAYPUT_RESUMING);
 }
 
+static bool is_exporting(const struct allocation *a)
+{
+	return a->block && a->block->exporting > 0;
+}
+
 /* The settled allocation at `ptr`, or NULL. In a callback, which the operation waits for,
  * it may not have settled. */
 static struct allocation *find_settled_locked(CUdeviceptr ptr)
 {
 	struct allocation *a = table_find_locked(ptr);
 
-	while (a && is_passing(a) && !change_is_telling()) {
+	while (a && ((is_passing(a) && !change_is_telling()) || is_exporting(a))) {
 		lock_wait();
 		a = table_find_locked(ptr);
 	}
@@ -212,6 +227,7 @@ void release_deferred(void)
 		list = a->next;
 		finish(a, !list);
 	}
+	ipc_import_close_deferred();
 }
 
 static bool belongs(const struct allocation *a, const struct device *dev, CUcontext ctx)
@@ -296,6 +312,7 @@ void release_device(CUdevice ordinal)
 	lock_drop();
 	release_deferred();
 	device_synchronize(dev);
+	ipc_import_close_device(dev);
 	release_all(dev, NULL);
 	unreserve_spans(dev);
 	lock_take();
@@ -317,6 +334,7 @@ void release_context(CUcontext ctx)
 	lock_drop();
 	release_deferred();
 	device_synchronize_context(ctx);
+	ipc_import_close_context(ctx);
 	release_all(NULL, ctx);
 	/* Host memory that was pinned in it is not any more. */
 	hostpool_trim(0);

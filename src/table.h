@@ -26,6 +26,7 @@ struct allocation {
 	struct segment *segment; /* its part of a shared block, or NULL */
 	CUcontext context;       /* where it was made */
 	uint64_t born;           /* the block's generation then */
+	uint64_t export_id;      /* in handles for other processes; 0: none given out */
 	struct allocation *next; /* among those whose freeing was put off */
 	UT_hash_handle hh;
 };

@@ -70,6 +70,13 @@ static void memory_without_vmm_is_counted_once(void)
 	by_default("deep_shared", "count_once");
 }
 
+static void memory_is_shared_between_processes(void)
+{
+	by_default("deep_static", "share_between_processes");
+	by_default("deep_shared", "share_between_processes");
+	expect(run("stayput-deep", "deep_static", "share_between_processes"));
+}
+
 static void captures_are_seen_once(void)
 {
 	by_default("deep_static", "see_captures_once");
@@ -186,6 +193,7 @@ int main(int argc, char **argv)
 		TEST(kept_memory_is_counted_once),
 		TEST(memory_without_vmm_is_counted_once),
 		TEST(captures_are_seen_once),
+		TEST(memory_is_shared_between_processes),
 		TEST(a_reset_takes_region_memory_along),
 		TEST(dlsym_finds_hooks_of_exactly_that_name),
 		TEST(dlsym_leaves_other_libraries_alone),

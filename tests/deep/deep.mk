@@ -4,7 +4,7 @@
 # top Makefile after the loading rules.
 
 DEEP_SRC   := tests/deep
-DEEP_AGAIN := $(patsubst %,$(B)/test_%_deep,region pause threads native rules)
+DEEP_AGAIN := $(patsubst %,$(B)/test_%_deep,region pause threads native rules ipc)
 
 OWN_RUNTIME := $(LOADING)/libown_runtime.so $(LOADING)/libnccl_own_runtime.so
 
@@ -20,8 +20,10 @@ $(B)/test_loading_deep: tests/test_loading.c | $(FAKE)
 	$(LOADING_CC) -DUNDER_TEST='"stayput-deep"' -o $@ $< -ldl $(LDFLAGS)
 
 $(B)/test_%_deep: tests/test_%.c $(B)/libstayput-deep.so fakecuda
-	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $< \
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $(filter %.c %.o,$^) \
 		$(subst -lstayput,-lstayput-deep,$(LINK_TEST)) $(LDFLAGS)
+
+$(B)/test_ipc_deep: $(B)/ipc.o
 
 $(LOADING)/deep_static: $(DEEP_SRC)/program.c $(FAKE)/libcudart_static.a | $(LOADING)
 	$(LOADING_CC) -o $@ $^ -ldl $(LDFLAGS)

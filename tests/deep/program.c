@@ -234,6 +234,44 @@ static void reset(void)
 	release(&m);
 }
 
+static void check_opened(int pipe)
+{
+	unsigned char bytes[1000];
+	cudaIpcMemHandle_t handle;
+	void *ptr;
+
+	CHECK_EQ(read(pipe, &handle, sizeof handle), sizeof handle);
+	CUDA(cudaIpcOpenMemHandle(&ptr, handle, cudaIpcMemLazyEnablePeerAccess));
+	CUDA(cudaMemcpy(bytes, ptr, sizeof bytes, cudaMemcpyDeviceToHost));
+	for (size_t i = 0; i < sizeof bytes; i++)
+		CHECK_EQ(bytes[i], 7);
+	CHECK(cudaFree(ptr) != cudaSuccess);
+	CUDA(cudaIpcCloseMemHandle(ptr));
+	CHECK(cudaIpcCloseMemHandle(ptr) != cudaSuccess);
+}
+
+static void share_between_processes(void)
+{
+	cudaIpcMemHandle_t handle;
+	int ends[2], status;
+	void *ptr;
+	pid_t pid;
+
+	CHECK_EQ(pipe(ends), 0);
+	pid = fork();
+	if (pid == 0) {
+		check_opened(ends[0]);
+		exit(0);
+	}
+	CUDA(cudaMalloc(&ptr, 1000));
+	CUDA(cudaMemset(ptr, 7, 1000));
+	CUDA(cudaIpcGetMemHandle(&handle, (char *)ptr + 10));
+	CHECK_EQ(write(ends[1], &handle, sizeof handle), sizeof handle);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	CUDA(cudaFree(ptr));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct job jobs[] = {
@@ -243,6 +281,7 @@ int main(int argc, char **argv)
 		JOB(count_once),
 		JOB(see_captures_once),
 		JOB(reset),
+		JOB(share_between_processes),
 	};
 
 	return do_job(jobs, sizeof jobs / sizeof *jobs, argc, argv);

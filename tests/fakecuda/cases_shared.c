@@ -158,6 +158,54 @@ static void exported_memory_stays_until_all_let_go(void)
 	run_two(export_memory, import_memory);
 }
 
+static CUresult create_shareable(unsigned types)
+{
+	CUmemAllocationProp prop = cases_prop;
+	CUmemGenericAllocationHandle handle;
+	CUresult err;
+
+	prop.requestedHandleTypes = (CUmemAllocationHandleType)types;
+	err = cuMemCreate(&handle, MIB2, &prop, 0);
+	if (err == CUDA_SUCCESS)
+		CHECK_EQ(cuMemRelease(handle), 0);
+	return err;
+}
+
+static int attribute(int which)
+{
+	int value;
+
+	CHECK_EQ(cuDeviceGetAttribute(&value, (CUdevice_attribute)which, 0), 0);
+	return value;
+}
+
+static void fabric_handles_are_there_and_not_permitted(void)
+{
+	cases_start();
+	CHECK_EQ(attribute(103), 1);
+	CHECK_EQ(attribute(128), 1);
+	CHECK_EQ(create_shareable(1), 0);
+	CHECK_EQ(create_shareable(8), CUDA_ERROR_NOT_PERMITTED);
+	CHECK_EQ(create_shareable(9), CUDA_ERROR_NOT_PERMITTED);
+}
+
+static void fabric_handles_may_be_permitted(void)
+{
+	setenv("FAKECUDA_SHAREABLE", "2", 1);
+	cases_start();
+	CHECK_EQ(create_shareable(9), 0);
+}
+
+static void memory_may_not_be_shareable(void)
+{
+	setenv("FAKECUDA_SHAREABLE", "0", 1);
+	cases_start();
+	CHECK_EQ(attribute(103), 0);
+	CHECK_EQ(attribute(128), 0);
+	CHECK_EQ(create_shareable(0), 0);
+	CHECK_EQ(create_shareable(1), CUDA_ERROR_NOT_SUPPORTED);
+}
+
 static void lend_native_memory(void)
 {
 	struct message message = {0};
@@ -373,6 +421,9 @@ static void a_runtime_wants_a_driver_as_new(void)
 
 static const struct test shared[] = {
 	TEST(exported_memory_stays_until_all_let_go),
+	TEST(fabric_handles_are_there_and_not_permitted),
+	TEST(fabric_handles_may_be_permitted),
+	TEST(memory_may_not_be_shareable),
 	TEST(native_memory_is_lent_by_ipc),
 	TEST(processes_share_a_budget_until_they_die),
 	TEST(nvml_sees_who_holds_memory),

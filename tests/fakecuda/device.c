@@ -178,6 +178,7 @@ static const int attributes[][2] = {
 	{115, 1},                            /* memory pools */
 	{116, 1},                            /* GPUDirect RDMA */
 	{119, 1},                            /* pool handle types */
+	{128, 1},                            /* fabric handles for VMM memory */
 	{134, 0},                            /* host NUMA node */
 };
 
@@ -196,7 +197,9 @@ static CUresult get_attribute(int *value, int which, CUdevice dev)
 	for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
 		if (attributes[i][0] == which)
 			*value = attributes[i][1];
-	if (!settings()->vmm && (which == 103 || which == 110))
+	if (!settings()->vmm && (which == 103 || which == 110 || which == 128))
+		*value = 0;
+	if (!settings()->shareable && (which == 103 || which == 128))
 		*value = 0;
 	return CUDA_SUCCESS;
 }

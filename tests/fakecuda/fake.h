@@ -39,6 +39,7 @@ struct settings {
 	int version;
 	size_t memory;
 	bool vmm, poison, jit;
+	int shareable; /* VMM memory: 0 not at all, 1 by descriptor, 2 by fabric too */
 	atomic_uint delay_us;
 };
 

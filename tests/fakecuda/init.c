@@ -60,6 +60,7 @@ static void read_values(void)
 	values.version = number("FAKECUDA_VERSION", 13000);
 	values.memory = size("FAKECUDA_MEMORY", (size_t)4 << 30);
 	values.vmm = number("FAKECUDA_VMM", 1);
+	values.shareable = number("FAKECUDA_SHAREABLE", 1);
 	values.poison = number("FAKECUDA_POISON", 1);
 	values.jit = number("FAKECUDA_JIT", 1);
 	values.delay_us = number("FAKECUDA_DELAY_US", 0);

@@ -177,7 +177,10 @@ static CUresult check_handle_types(const CUmemAllocationProp *prop)
 		       known = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | fabric;
 	unsigned types = prop->requestedHandleTypes;
 
-	if (types & fabric)
+	if (types && !settings()->shareable)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	/* The device has fabric handles; the system seldom has what they need. */
+	if (types & fabric && settings()->shareable < 2)
 		return CUDA_ERROR_NOT_PERMITTED;
 	return types & ~known ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD [PART...] - what only a GPU can show, on this machine's. Needs nvcc and a
 # shared libcudart; BUILD holds libstayput.so. Parts, all by default: digest main soak
-# overhead bench past graph torch. bench.json goes to $OUT.
+# overhead bench past graph ipc ipc_torch torch. bench.json goes to $OUT.
 set -u
 build=$(cd "$1" && pwd) || exit
 shift
@@ -71,7 +71,14 @@ torch() {
 	python3 "$root/tests/gpu/python_torch.py"
 }
 
-[ $# -gt 0 ] || set -- digest main soak overhead bench past graph torch
+ipc() {
+	compile_cu ipc && LD_PRELOAD=$preload "$work/ipc"
+}
+ipc_torch() {
+	LD_PRELOAD=$preload python3 "$root/tests/gpu/ipc_torch.py"
+}
+
+[ $# -gt 0 ] || set -- digest main soak overhead bench past graph ipc ipc_torch torch
 failed=
 for part; do
 	echo "== $part"
