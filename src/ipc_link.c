@@ -62,31 +62,56 @@ void ipc_link_leave_locked(struct ipc_link *link)
 	free(link);
 }
 
-static CUresult connect_to_exporter(struct ipc_link *link, const struct ipc_handle *handle)
+/* Made and noted under the lock, so that a fork sees it. */
+static bool open_socket(struct ipc_link *link)
+{
+	lock_take();
+	link->fd = ipc_socket();
+	lock_drop();
+	return link->fd >= 0;
+}
+
+static void close_socket(struct ipc_link *link)
+{
+	lock_take();
+	close(link->fd);
+	link->fd = -1;
+	lock_drop();
+}
+
+static CUresult reach(struct ipc_link *link, const struct ipc_handle *handle)
 {
 	uid_t uid, own = geteuid();
 	pid_t pid;
-	int fd;
 
-	if (link->fd >= 0)
-		return CUDA_SUCCESS;
-	fd = ipc_connect(handle->token);
-	if (fd < 0)
+	if (!ipc_connect(link->fd, handle->token))
 		return ipc_link_fail(errno == ECONNREFUSED ? CUDA_ERROR_MAP_FAILED
-						  : CUDA_ERROR_OPERATING_SYSTEM,
+							   : CUDA_ERROR_OPERATING_SYSTEM,
 			"process %d, whose handle this is, cannot be reached (%s): it is "
 			"gone, or in another network namespace",
 			handle->pid, strerror(errno));
-	if (!ipc_peer(fd, &pid, &uid) || (uid != own && uid != 0 && own != 0)) {
-		close(fd);
+	if (!ipc_peer(link->fd, &pid, &uid) || (uid != own && uid != 0 && own != 0))
 		return ipc_link_fail(CUDA_ERROR_NOT_PERMITTED,
 			"process %d, whose handle this is, is of another user",
 			handle->pid);
-	}
-	lock_take();
-	link->fd = fd;
-	lock_drop();
 	return CUDA_SUCCESS;
+}
+
+static CUresult connect_to_exporter(
+	struct ipc_link *link, const struct ipc_handle *handle)
+{
+	CUresult err;
+
+	if (link->fd >= 0)
+		return CUDA_SUCCESS;
+	if (!open_socket(link))
+		return ipc_link_fail(CUDA_ERROR_OPERATING_SYSTEM,
+			"no socket for opening a handle of process %d: %s", handle->pid,
+			strerror(errno));
+	err = reach(link, handle);
+	if (err != CUDA_SUCCESS)
+		close_socket(link);
+	return err;
 }
 
 static bool send_request(
@@ -99,8 +124,8 @@ static bool send_request(
 }
 
 /* Answers that were not waited for come before the one that is. */
-static bool ask(struct ipc_link *link, enum ipc_verb verb, const struct ipc_handle *handle,
-	struct ipc_reply *reply, int *fd)
+static bool ask(struct ipc_link *link, enum ipc_verb verb,
+	const struct ipc_handle *handle, struct ipc_reply *reply, int *fd)
 {
 	*fd = -1;
 	if (!send_request(link, verb, handle))
@@ -139,7 +164,8 @@ static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *
 }
 
 /* What may be granted yet is not wanted any more. */
-static CUresult give_up(struct ipc_link *link, const struct ipc_handle *handle, int os_error)
+static CUresult give_up(
+	struct ipc_link *link, const struct ipc_handle *handle, int os_error)
 {
 	bool alive = os_error == EAGAIN || os_error == EPROTO;
 
