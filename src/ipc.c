@@ -68,20 +68,20 @@ int ipc_listen(unsigned char token[IPC_TOKEN])
 	return fd;
 }
 
-int ipc_connect(const unsigned char token[IPC_TOKEN])
+int ipc_socket(void)
+{
+	return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+}
+
+bool ipc_connect(int fd, const unsigned char token[IPC_TOKEN])
 {
 	const struct timeval limit = {.tv_sec = ANSWER_SECONDS};
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	struct sockaddr_un name;
 	socklen_t len = name_socket(&name, token);
 
-	if (fd < 0)
-		return -1;
-	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
-		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
-		connect(fd, (struct sockaddr *)&name, len) != 0)
-		return close_failed(fd);
-	return fd;
+	return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
+	       setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
+	       connect(fd, (struct sockaddr *)&name, len) == 0;
 }
 
 bool ipc_peer(int socket, pid_t *pid, uid_t *uid)

@@ -74,10 +74,13 @@ bool ipc_is_ours(const void *handle);
 void ipc_fill_handle(struct ipc_handle *handle, const unsigned char token[IPC_TOKEN]);
 
 /* A listening socket that does not block, under a name made from random bytes, which are
- * put in `token`; or connected to that name, with a time limit on everything that it waits
- * for. -1 with errno. */
+ * put in `token`. -1 with errno. */
 int ipc_listen(unsigned char token[IPC_TOKEN]);
-int ipc_connect(const unsigned char token[IPC_TOKEN]);
+
+/* A socket, -1 with errno; and its connecting to such a name, with a time limit on
+ * everything that it waits for. False with errno. */
+int ipc_socket(void);
+bool ipc_connect(int socket, const unsigned char token[IPC_TOKEN]);
 
 /* Who is at the other end. False when the system does not say. */
 bool ipc_peer(int socket, pid_t *pid, uid_t *uid);

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A link is used by one thread at a time, which has marked it busy: requests and answers
- * come in turn, and what is opened twice at once is opened once.
+ * Who opens something has the link to its exporter meanwhile, so that what is opened twice
+ * at once is opened once.
  */
 #include "ipc_import.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,26 +19,17 @@
 #include "error.h"
 #include "fork.h"
 #include "ipc_export.h"
+#include "ipc_link.h"
 #include "lock.h"
-#include "log.h"
 #include "real.h"
 
 enum { PASSING_SECONDS = 30, RETRY_MS = 5 };
-
-struct link {
-	unsigned char token[IPC_TOKEN];
-	int fd; /* -1: not connected */
-	uint64_t sequence;
-	bool busy;
-	size_t imports;
-	struct link *next;
-};
 
 struct import {
 	struct ipc_handle handle;
 	CUcontext context;     /* where it was opened */
 	struct device *device; /* of that context */
-	struct link *link;
+	struct ipc_link *link;
 	CUdeviceptr at; /* of the mapping */
 	size_t block_size;
 	CUdeviceptr base;
@@ -53,25 +41,9 @@ struct import {
 };
 
 /* Under the lock; the count also without. */
-static struct link *links;
 static struct import *imports;
 static struct import *deferred;
 static _Atomic size_t import_count;
-
-/* Sets the sentence and logs it. */
-__attribute__((format(printf, 2, 3))) static CUresult fail(
-	CUresult err, const char *format, ...)
-{
-	char sentence[512];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(sentence, sizeof sentence, format, args);
-	va_end(args);
-	error_set(STAYPUT_ERR_IO, "%s", sentence);
-	log_line(LOG_WARN, "cudaIpcOpenMemHandle: %s", sentence);
-	return err;
-}
 
 static struct import *find_open_locked(const struct ipc_handle *handle, CUcontext context)
 {
@@ -83,52 +55,17 @@ static struct import *find_open_locked(const struct ipc_handle *handle, CUcontex
 	return i;
 }
 
-static struct link *link_to_locked(const unsigned char token[IPC_TOKEN])
-{
-	struct link *link = links;
-
-	while (link && memcmp(link->token, token, IPC_TOKEN) != 0)
-		link = link->next;
-	if (link)
-		return link;
-	link = calloc(1, sizeof *link);
-	if (!link)
-		return NULL;
-	memcpy(link->token, token, IPC_TOKEN);
-	link->fd = -1;
-	link->next = links;
-	links = link;
-	return link;
-}
-
-/* Ends the use of a link; one that nothing is open over is closed. */
-static void leave_link_locked(struct link *link)
-{
-	struct link **at = &links;
-
-	link->busy = false;
-	lock_notify();
-	if (link->imports > 0)
-		return;
-	while (*at != link)
-		at = &(*at)->next;
-	*at = link->next;
-	if (link->fd >= 0)
-		close(link->fd);
-	free(link);
-}
-
 /* The link to the exporter, busy for the caller; or what is open already, counted. Neither
  * without memory. */
-static struct link *enter_link(
+static struct ipc_link *enter_link(
 	const struct ipc_handle *handle, CUcontext context, struct import **open)
 {
-	struct link *link;
+	struct ipc_link *link;
 
 	lock_take();
 	for (;;) {
 		*open = find_open_locked(handle, context);
-		link = *open ? NULL : link_to_locked(handle->token);
+		link = *open ? NULL : ipc_link_find_locked(handle->token);
 		if (!link || !link->busy)
 			break;
 		lock_wait();
@@ -139,107 +76,6 @@ static struct link *enter_link(
 		link->busy = true;
 	lock_drop();
 	return link;
-}
-
-static CUresult connect_link(struct link *link, const struct ipc_handle *handle)
-{
-	uid_t uid, own = geteuid();
-	pid_t pid;
-	int fd;
-
-	if (link->fd >= 0)
-		return CUDA_SUCCESS;
-	fd = ipc_connect(handle->token);
-	if (fd < 0)
-		return fail(errno == ECONNREFUSED ? CUDA_ERROR_MAP_FAILED
-						  : CUDA_ERROR_OPERATING_SYSTEM,
-			"process %d, whose handle this is, cannot be reached (%s): it is "
-			"gone, or in another network namespace",
-			handle->pid, strerror(errno));
-	if (!ipc_peer(fd, &pid, &uid) || (uid != own && uid != 0 && own != 0)) {
-		close(fd);
-		return fail(CUDA_ERROR_NOT_PERMITTED,
-			"process %d, whose handle this is, is of another user",
-			handle->pid);
-	}
-	lock_take();
-	link->fd = fd;
-	lock_drop();
-	return CUDA_SUCCESS;
-}
-
-static bool send_request(
-	struct link *link, enum ipc_verb verb, const struct ipc_handle *handle)
-{
-	const struct ipc_request q = {
-		IPC_VERSION, verb, ++link->sequence, handle->id, handle->base};
-
-	return send(link->fd, &q, sizeof q, MSG_NOSIGNAL) == sizeof q;
-}
-
-/* Answers that were not waited for come before the one that is. */
-static bool ask(struct link *link, enum ipc_verb verb, const struct ipc_handle *handle,
-	struct ipc_reply *reply, int *fd)
-{
-	*fd = -1;
-	if (!send_request(link, verb, handle))
-		return false;
-	while (ipc_receive_reply(link->fd, reply, fd)) {
-		if (reply->sequence == link->sequence)
-			return true;
-		if (*fd >= 0)
-			close(*fd);
-	}
-	return false;
-}
-
-static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *reply)
-{
-	switch (reply->answer) {
-	case IPC_GONE:
-		return fail(CUDA_ERROR_MAP_FAILED,
-			"process %d has freed what this handle named", handle->pid);
-	case IPC_PAUSED:
-		return fail(CUDA_ERROR_ILLEGAL_STATE,
-			"region %.63s is paused in process %d: resume it there first",
-			reply->tag, handle->pid);
-	case IPC_OTHER_USER:
-		return fail(CUDA_ERROR_NOT_PERMITTED,
-			"process %d, whose handle this is, is of another user",
-			handle->pid);
-	case IPC_FAILED:
-		return fail((CUresult)reply->error,
-			"process %d could not export the memory of this handle: %s (%d)",
-			handle->pid, error_cuda_name((CUresult)reply->error),
-			reply->error);
-	}
-	return fail(
-		CUDA_ERROR_OPERATING_SYSTEM, "process %d answered nonsense", handle->pid);
-}
-
-/* What may be granted yet is not wanted any more. */
-static CUresult give_up(struct link *link, const struct ipc_handle *handle, int os_error)
-{
-	bool alive = os_error == EAGAIN || os_error == EPROTO;
-
-	send_request(link, IPC_CLOSE, handle);
-	return fail(alive ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_MAP_FAILED,
-		"process %d, whose handle this is, has ended or does not answer (%s)",
-		handle->pid, strerror(os_error));
-}
-
-/* CUDA_ERROR_NOT_READY, and nothing said: the memory is being paused or resumed. */
-static CUresult fetch(struct link *link, const struct ipc_handle *handle,
-	struct ipc_reply *reply, int *fd)
-{
-	if (!ask(link, IPC_OPEN, handle, reply, fd))
-		return give_up(link, handle, errno);
-	if (reply->answer == IPC_GRANTED && *fd >= 0)
-		return CUDA_SUCCESS;
-	if (*fd >= 0)
-		close(*fd);
-	return reply->answer == IPC_PASSING ? CUDA_ERROR_NOT_READY
-					    : say_no(handle, reply);
 }
 
 static struct device *device_of_uuid(const CUuuid *uuid)
@@ -308,23 +144,11 @@ static CUresult map_descriptor(struct import *i, int fd)
 			driver()->cuMemRelease(memory);
 	}
 	if (err != CUDA_SUCCESS)
-		fail(err,
+		ipc_link_fail(err,
 			"memory of process %d could not be mapped on device %d: %s (%d)",
 			i->handle.pid, i->device->ordinal, error_cuda_name(err),
 			(int)err);
 	return err;
-}
-
-/* Tells the exporter that the memory is not mapped here any more, and waits until it knows:
- * what it pauses then is free. */
-static void tell_closed(struct link *link, const struct ipc_handle *handle)
-{
-	struct ipc_reply reply;
-	int fd;
-
-	ask(link, IPC_CLOSE, handle, &reply, &fd);
-	if (fd >= 0)
-		close(fd);
 }
 
 static CUresult fetch_and_map(struct import *i)
@@ -333,9 +157,7 @@ static CUresult fetch_and_map(struct import *i)
 	CUresult err;
 	int fd;
 
-	err = connect_link(i->link, &i->handle);
-	if (err == CUDA_SUCCESS)
-		err = fetch(i->link, &i->handle, &reply, &fd);
+	err = ipc_link_fetch(i->link, &i->handle, &reply, &fd);
 	if (err != CUDA_SUCCESS)
 		return err;
 	i->block_size = reply.block_size;
@@ -344,7 +166,7 @@ static CUresult fetch_and_map(struct import *i)
 	err = map_descriptor(i, fd);
 	i->base = i->at + reply.offset;
 	if (err != CUDA_SUCCESS)
-		tell_closed(i->link, &i->handle);
+		ipc_link_close(i->link, &i->handle);
 	return err;
 }
 
@@ -373,7 +195,7 @@ static void allow_peers(struct import copy)
 }
 
 static CUresult open_new(CUdeviceptr *ptr, const struct ipc_handle *handle,
-	const struct place *place, struct link *link)
+	const struct place *place, struct ipc_link *link)
 {
 	struct import *i = calloc(1, sizeof *i), copy;
 	CUresult err = CUDA_ERROR_OUT_OF_MEMORY;
@@ -390,7 +212,7 @@ static CUresult open_new(CUdeviceptr *ptr, const struct ipc_handle *handle,
 		publish_locked(i);
 		copy = *i;
 	}
-	leave_link_locked(link);
+	ipc_link_leave_locked(link);
 	lock_drop();
 	if (err != CUDA_SUCCESS) {
 		free(i);
@@ -404,12 +226,12 @@ static CUresult open_new(CUdeviceptr *ptr, const struct ipc_handle *handle,
 static CUresult check_handle(const struct ipc_handle *handle)
 {
 	if (handle->version != IPC_VERSION)
-		return fail(CUDA_ERROR_NOT_SUPPORTED,
+		return ipc_link_fail(CUDA_ERROR_NOT_SUPPORTED,
 			"this handle is of version %u, made by another version of "
 			"libstayput.so; this one knows version %d",
 			handle->version, IPC_VERSION);
 	if (ipc_export_is_own(handle))
-		return fail(CUDA_ERROR_INVALID_CONTEXT,
+		return ipc_link_fail(CUDA_ERROR_INVALID_CONTEXT,
 			"this handle is of this process, where it cannot be opened");
 	return CUDA_SUCCESS;
 }
@@ -418,7 +240,7 @@ static CUresult try_to_open(
 	CUdeviceptr *ptr, const struct ipc_handle *handle, const struct place *place)
 {
 	struct import *open;
-	struct link *link = enter_link(handle, place->context, &open);
+	struct ipc_link *link = enter_link(handle, place->context, &open);
 
 	if (link)
 		return open_new(ptr, handle, place, link);
@@ -442,7 +264,7 @@ static CUresult import_open(
 	fork_note_use();
 	while ((err = try_to_open(ptr, handle, place)) == CUDA_ERROR_NOT_READY) {
 		if (clock_now() >= deadline)
-			return fail(CUDA_ERROR_ILLEGAL_STATE,
+			return ipc_link_fail(CUDA_ERROR_ILLEGAL_STATE,
 				"process %d has been pausing or resuming the memory of "
 				"this handle for %d s",
 				handle->pid, PASSING_SECONDS);
@@ -477,7 +299,7 @@ static void unlink_locked(struct import *i)
 /* The end of what has left the list. What cannot be unmapped is open still. */
 static CUresult finish(struct import *i, bool unhold)
 {
-	struct link *link = i->link;
+	struct ipc_link *link = i->link;
 	CUresult sync = device_synchronize_context(i->context);
 	CUresult err = driver()->cuMemUnmap(i->at, i->block_size);
 
@@ -494,10 +316,10 @@ static CUresult finish(struct import *i, bool unhold)
 	link->busy = true;
 	lock_drop();
 	driver()->cuMemAddressFree(i->at, i->block_size);
-	tell_closed(link, &i->handle);
+	ipc_link_close(link, &i->handle);
 	lock_take();
 	link->imports--;
-	leave_link_locked(link);
+	ipc_link_leave_locked(link);
 	lock_drop();
 	free(i);
 	return sync;
@@ -635,10 +457,7 @@ void ipc_import_close_context(CUcontext ctx)
 
 void ipc_import_forget_all_locked(void)
 {
-	for (const struct link *link = links; link; link = link->next)
-		if (link->fd >= 0)
-			close(link->fd);
-	links = NULL;
+	ipc_link_forget_all_locked();
 	imports = deferred = NULL;
 	atomic_store(&import_count, 0);
 }

@@ -950,8 +950,8 @@ static int connect_to(cudaIpcMemHandle_t handle)
 	int fd;
 
 	memcpy(&ours, &handle, sizeof ours);
-	fd = ipc_connect(ours.token);
-	CHECK(fd >= 0);
+	fd = ipc_socket();
+	CHECK(ipc_connect(fd, ours.token));
 	return fd;
 }
 

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ipc_link.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "lock.h"
+#include "log.h"
+
+static struct ipc_link *links; /* under the lock */
+
+CUresult ipc_link_fail(CUresult err, const char *format, ...)
+{
+	char sentence[512];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(sentence, sizeof sentence, format, args);
+	va_end(args);
+	error_set(STAYPUT_ERR_IO, "%s", sentence);
+	log_line(LOG_WARN, "cudaIpcOpenMemHandle: %s", sentence);
+	return err;
+}
+
+struct ipc_link *ipc_link_find_locked(const unsigned char token[IPC_TOKEN])
+{
+	struct ipc_link *link = links;
+
+	while (link && memcmp(link->token, token, IPC_TOKEN) != 0)
+		link = link->next;
+	if (link)
+		return link;
+	link = calloc(1, sizeof *link);
+	if (!link)
+		return NULL;
+	memcpy(link->token, token, IPC_TOKEN);
+	link->fd = -1;
+	link->next = links;
+	links = link;
+	return link;
+}
+
+void ipc_link_leave_locked(struct ipc_link *link)
+{
+	struct ipc_link **at = &links;
+
+	link->busy = false;
+	lock_notify();
+	if (link->imports > 0)
+		return;
+	while (*at != link)
+		at = &(*at)->next;
+	*at = link->next;
+	if (link->fd >= 0)
+		close(link->fd);
+	free(link);
+}
+
+/* Made and noted under the lock, so that a fork sees it. */
+static bool open_socket(struct ipc_link *link)
+{
+	lock_take();
+	link->fd = ipc_socket();
+	lock_drop();
+	return link->fd >= 0;
+}
+
+static void close_socket(struct ipc_link *link)
+{
+	lock_take();
+	close(link->fd);
+	link->fd = -1;
+	lock_drop();
+}
+
+static CUresult reach(struct ipc_link *link, const struct ipc_handle *handle)
+{
+	uid_t uid, own = geteuid();
+	pid_t pid;
+
+	if (!ipc_connect(link->fd, handle->token))
+		return ipc_link_fail(errno == ECONNREFUSED ? CUDA_ERROR_MAP_FAILED
+							   : CUDA_ERROR_OPERATING_SYSTEM,
+			"process %d, whose handle this is, cannot be reached (%s): it is "
+			"gone, or in another network namespace",
+			handle->pid, strerror(errno));
+	if (!ipc_peer(link->fd, &pid, &uid) || (uid != own && uid != 0 && own != 0))
+		return ipc_link_fail(CUDA_ERROR_NOT_PERMITTED,
+			"process %d, whose handle this is, is of another user",
+			handle->pid);
+	return CUDA_SUCCESS;
+}
+
+static CUresult connect_to_exporter(
+	struct ipc_link *link, const struct ipc_handle *handle)
+{
+	CUresult err;
+
+	if (link->fd >= 0)
+		return CUDA_SUCCESS;
+	if (!open_socket(link))
+		return ipc_link_fail(CUDA_ERROR_OPERATING_SYSTEM,
+			"no socket for opening a handle of process %d: %s", handle->pid,
+			strerror(errno));
+	err = reach(link, handle);
+	if (err != CUDA_SUCCESS)
+		close_socket(link);
+	return err;
+}
+
+static bool send_request(
+	struct ipc_link *link, enum ipc_verb verb, const struct ipc_handle *handle)
+{
+	const struct ipc_request q = {
+		IPC_VERSION, verb, ++link->sequence, handle->id, handle->base};
+
+	return send(link->fd, &q, sizeof q, MSG_NOSIGNAL) == sizeof q;
+}
+
+/* Answers that were not waited for come before the one that is. */
+static bool ask(struct ipc_link *link, enum ipc_verb verb,
+	const struct ipc_handle *handle, struct ipc_reply *reply, int *fd)
+{
+	*fd = -1;
+	if (!send_request(link, verb, handle))
+		return false;
+	while (ipc_receive_reply(link->fd, reply, fd)) {
+		if (reply->sequence == link->sequence)
+			return true;
+		if (*fd >= 0)
+			close(*fd);
+	}
+	return false;
+}
+
+static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *reply)
+{
+	switch (reply->answer) {
+	case IPC_GONE:
+		return ipc_link_fail(CUDA_ERROR_MAP_FAILED,
+			"process %d has freed what this handle named", handle->pid);
+	case IPC_PAUSED:
+		return ipc_link_fail(CUDA_ERROR_ILLEGAL_STATE,
+			"region %.63s is paused in process %d: resume it there first",
+			reply->tag, handle->pid);
+	case IPC_OTHER_USER:
+		return ipc_link_fail(CUDA_ERROR_NOT_PERMITTED,
+			"process %d, whose handle this is, is of another user",
+			handle->pid);
+	case IPC_FAILED:
+		return ipc_link_fail((CUresult)reply->error,
+			"process %d could not export the memory of this handle: %s (%d)",
+			handle->pid, error_cuda_name((CUresult)reply->error),
+			reply->error);
+	}
+	return ipc_link_fail(
+		CUDA_ERROR_OPERATING_SYSTEM, "process %d answered nonsense", handle->pid);
+}
+
+/* What may be granted yet is not wanted any more. */
+static CUresult give_up(
+	struct ipc_link *link, const struct ipc_handle *handle, int os_error)
+{
+	bool alive = os_error == EAGAIN || os_error == EPROTO;
+
+	send_request(link, IPC_CLOSE, handle);
+	return ipc_link_fail(alive ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_MAP_FAILED,
+		"process %d, whose handle this is, has ended or does not answer (%s)",
+		handle->pid, strerror(os_error));
+}
+
+CUresult ipc_link_fetch(struct ipc_link *link, const struct ipc_handle *handle,
+	struct ipc_reply *reply, int *fd)
+{
+	CUresult err = connect_to_exporter(link, handle);
+
+	if (err != CUDA_SUCCESS)
+		return err;
+	if (!ask(link, IPC_OPEN, handle, reply, fd))
+		return give_up(link, handle, errno);
+	if (reply->answer == IPC_GRANTED && *fd >= 0)
+		return CUDA_SUCCESS;
+	if (*fd >= 0)
+		close(*fd);
+	return reply->answer == IPC_PASSING ? CUDA_ERROR_NOT_READY
+					    : say_no(handle, reply);
+}
+
+void ipc_link_close(struct ipc_link *link, const struct ipc_handle *handle)
+{
+	struct ipc_reply reply;
+	int fd;
+
+	ask(link, IPC_CLOSE, handle, &reply, &fd);
+	if (fd >= 0)
+		close(fd);
+}
+
+void ipc_link_forget_all_locked(void)
+{
+	for (const struct ipc_link *link = links; link; link = link->next)
+		if (link->fd >= 0)
+			close(link->fd);
+	links = NULL;
+}
