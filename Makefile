@@ -2,6 +2,7 @@
 # make             build/libstayput.so and build/libstayput-deep.so
 # make demo        the main job in one run: on the GPU if there is one, else on the fake
 # make test        every test, on the fake driver; TEST=name runs one; SAN=address, thread
+# make fuzz        the reader of requests under libFuzzer, FUZZ_SECONDS=600
 # make bench       the library against the hardware, on this machine's GPU
 # make install uninstall format clean
 PREFIX ?= /usr/local
@@ -84,7 +85,8 @@ $(B)/test_backup: tests/test_backup.c $(B)/digest_reference.o $(B)/hostmem.o \
 $(B)/test_config: tests/test_config.c $(B)/config.o $(B)/log.o
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $^ $(LDFLAGS)
 
--include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk
+-include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk \
+	tests/fuzz/fuzz.mk
 
 test: all fakecuda loading deep $(TESTS)
 	tests/run.sh $(B) $(TEST)
@@ -116,4 +118,4 @@ clean:
 	rm -rf build build-address build-thread
 
 -include $(wildcard $(B)/*.d $(B)/fake/*.d)
-.PHONY: all lookup-table test check-elf bench demo install uninstall format clean fakecuda loading deep
+.PHONY: all lookup-table test check-elf bench demo install uninstall format clean fakecuda loading deep fuzz
