@@ -123,6 +123,12 @@ struct stayput_options {
 	/* Resume: how long to wait for device memory that others hold. 0: as
 	 * STAYPUT_RESUME_WAIT says. Negative: not at all. */
 	int64_t wait_ms;
+	/* Pause: 1: STAYPUT_ERR_BUSY, and nothing paused, when a context that the
+	 * allocations were made in has work in flight at that moment, instead of waiting
+	 * for it; before callbacks are told of anything. Found out within some 20 ms. Says
+	 * nothing about work that is launched afterwards. */
+	int only_if_idle;
+	int reserved;
 };
 
 /* One device's part of a pause or resume. Seconds of phases that overlap add up to
@@ -177,7 +183,8 @@ struct stayput_report {
  *
  *   STAYPUT_ERR_INVALID       tag is malformed
  *   STAYPUT_ERR_NOT_FOUND     no region has that tag
- *   STAYPUT_ERR_BUSY          a stream capture is in progress, or no_block was asked for
+ *   STAYPUT_ERR_BUSY          a stream capture is in progress, or no_block or only_if_idle
+ *                             was asked for
  *   STAYPUT_ERR_HOST_MEMORY   no room for the contents; everything is active still
  *   STAYPUT_ERR_DRIVER        the driver refused. Every allocation is either active with
  *                             its contents, or paused with a good backup: the report and
@@ -363,7 +370,23 @@ STAYPUT_API int stayput_region_list(
 	struct stayput_region_info *infos, size_t capacity, size_t *count);
 
 /*
- * Regions and the host memory of backups as one JSON object, NUL-terminated.
+ * Process, devices, regions, host memory of backups and operations as one JSON object,
+ * NUL-terminated. Bytes are as in struct stayput_region_info, reports as in struct
+ * stayput_report. Members may be added.
+ *
+ *   version, pid, uid      of the library; of the process
+ *   command                its arguments, with blanks between; at most 4 KiB
+ *   uptime_seconds         since it was started
+ *   devices                those used so far: device, uuid ("" when unknown), bytes_total,
+ *                          and the regions' bytes_active, bytes_paused, bytes_kept,
+ *                          bytes_device and bytes_backup on it
+ *   regions                tag, state (active, paused, partly), bytes_*, count_*, mappings
+ *   host_bytes             host memory of backups; host_bytes_idle: what nothing lies in
+ *   running                operations under way: do (pause, resume, reserve), tags, by (the
+ *                          process that asked through the socket; 0: this one), bytes (done)
+ *                          and total, seconds so far
+ *   last                   the one that has ended last, or null: do, tags, by, code, name
+ *                          and message of its error, at (seconds since 1970), report
  *
  * Returns its length without the NUL. Writes at most `size` bytes; when the answer is
  * `size` or more, the text was cut and the call can be made again with more room. `buf`

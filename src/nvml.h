@@ -5,10 +5,8 @@
 
 #include <stddef.h>
 
-#include <cuda.h>
-
 /* Writes "; pid 4711 (python) holds 12345 bytes, ..." for the processes that use the
- * most, or "" where NVML cannot be opened or knows none. */
-void nvml_holders(CUdevice ordinal, char *buf, size_t size);
+ * most of that device, or "" where NVML cannot be opened or knows none. */
+void nvml_holders(const char *uuid, char *buf, size_t size);
 
 #endif

@@ -6,6 +6,7 @@
 #include "block.h"
 #include "change.h"
 #include "error.h"
+#include "history.h"
 #include "lock.h"
 #include "region.h"
 #include "slab.h"
@@ -92,10 +93,17 @@ int operation_begin(
 	err = op->regions ? list_regions_locked(op, tags, count) : operation_no_memory();
 	if (err == STAYPUT_OK)
 		err = claim_locked(op, no_block);
+	if (err == STAYPUT_OK)
+		history_begin_locked(op);
 	lock_drop();
 	if (err != STAYPUT_OK)
 		free(op->regions);
 	return err;
+}
+
+void operation_progress(struct operation *op, uint64_t bytes)
+{
+	atomic_fetch_add_explicit(&op->asker->done, bytes, memory_order_relaxed);
 }
 
 void operation_fail(struct operation *op)
@@ -111,6 +119,7 @@ void operation_end(struct operation *op)
 	lock_take();
 	for (size_t i = 0; i < op->region_count; i++)
 		op->regions[i]->operating = false;
+	history_end_locked(op);
 	lock_notify();
 	lock_drop();
 	free(op->regions);
@@ -155,6 +164,7 @@ static struct work *work_of(struct operation *op, struct device *device)
 static void count_block(struct operation *op, struct block *block)
 {
 	work_of(op, block->space->device)->count++;
+	atomic_fetch_add_explicit(&op->asker->total, block->size, memory_order_relaxed);
 }
 
 static void list_block(struct operation *op, struct block *block)
@@ -248,14 +258,15 @@ uint64_t operation_allocations(const struct block *block, uint64_t *bytes)
 
 static void move_counts_locked(struct block *block, bool paused)
 {
-	struct region *r = block->space->region;
+	struct space *s = block->space;
+	struct region *r = s->region;
 	uint64_t bytes, count = operation_allocations(block, &bytes);
 	/* Unsigned arithmetic wraps, so one sign serves both ways. */
 	uint64_t sign = paused ? 1 : -1;
 
-	r->bytes_paused += sign * bytes;
+	s->bytes_paused += sign * bytes;
 	r->count_paused += sign * count;
-	r->bytes_active -= sign * bytes;
+	s->bytes_active -= sign * bytes;
 	r->count_active -= sign * count;
 }
 

@@ -23,6 +23,7 @@ struct space {
 	struct device *device;
 	int policy;
 	struct span *spans;
+	uint64_t bytes_active, bytes_paused, bytes_kept; /* as asked for */
 	struct block *large;  /* blocks of one allocation each, in no order */
 	struct block *shared; /* blocks of small allocations, the fullest first */
 	struct space *next;
@@ -36,7 +37,6 @@ struct region {
 	bool was_used;    /* something has been allocated */
 	bool reserved;    /* host memory was asked for ahead of need */
 	bool told_empty;  /* the log has said that nothing is in it */
-	uint64_t bytes_active, bytes_paused, bytes_kept; /* as asked for */
 	uint64_t count_active, count_paused, count_kept;
 	struct region *next;
 };
@@ -67,6 +67,9 @@ struct space *region_space_locked(const struct choice *choice, struct device *de
 /* Counts an allocation in its region (sign 1), as active, paused or native, whatever it
  * is now, or takes it out of that count (-1). */
 void region_count_locked(const struct allocation *a, int sign);
+
+/* Adds the space's bytes and mappings. */
+void region_add_space_locked(const struct space *s, struct stayput_region_info *info);
 
 void region_fill_info_locked(
 	const struct region *region, struct stayput_region_info *info);

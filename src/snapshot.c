@@ -1,33 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "snapshot.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "device.h"
+#include "history.h"
 #include "hostpool.h"
+#include "json.h"
 #include "lock.h"
+#include "process.h"
 #include "region.h"
 #include "stayput.h"
 
-struct text {
-	char *buf;
-	size_t size, len;
-};
-
-__attribute__((format(printf, 2, 3))) static void add(
-	struct text *t, const char *format, ...)
-{
-	size_t left = t->len < t->size ? t->size - t->len : 0;
-	va_list args;
-	int n;
-
-	va_start(args, format);
-	n = vsnprintf(left ? t->buf + t->len : NULL, left, format, args);
-	va_end(args);
-	t->len += n > 0 ? n : 0;
-}
+enum { COMMAND_SIZE = 4096 };
 
 /* Copies all, so that nothing is formatted under the lock. NULL without memory. */
 static struct stayput_region_info *copy_regions(size_t *count)
@@ -47,13 +33,13 @@ static struct stayput_region_info *copy_regions(size_t *count)
 	return infos;
 }
 
-static void add_region(struct text *t, const struct stayput_region_info *r)
+static void add_region(struct json *j, const struct stayput_region_info *r)
 {
 	static const char *const states[] = {[STAYPUT_ACTIVE] = "active",
 		[STAYPUT_PAUSED] = "paused",
 		[STAYPUT_PARTLY] = "partly"};
 
-	add(t,
+	json_add(j,
 		"{\"tag\":\"%s\",\"state\":\"%s\",\"bytes_active\":%llu,"
 		"\"bytes_paused\":%llu,\"bytes_kept\":%llu,\"bytes_device\":%llu,"
 		"\"bytes_backup\":%llu,\"count_active\":%llu,\"count_paused\":%llu,"
@@ -65,23 +51,92 @@ static void add_region(struct text *t, const struct stayput_region_info *r)
 		(unsigned long long)r->count_kept, (unsigned long long)r->mappings);
 }
 
-size_t snapshot_write(char *buf, size_t size)
+static void add_device(struct json *j, const struct device *dev)
 {
-	struct text t = {.buf = buf, .size = size};
-	size_t count, host, idle;
+	struct stayput_region_info info = {.struct_size = sizeof info};
+
+	lock_take();
+	for (const struct region *r = region_first_locked(); r; r = r->next)
+		for (const struct space *s = r->spaces; s; s = s->next)
+			if (s->device == dev)
+				region_add_space_locked(s, &info);
+	lock_drop();
+	json_add(j,
+		"{\"device\":%d,\"uuid\":\"%s\",\"bytes_total\":%zu,"
+		"\"bytes_active\":%llu,\"bytes_paused\":%llu,\"bytes_kept\":%llu,"
+		"\"bytes_device\":%llu,\"bytes_backup\":%llu}",
+		dev->ordinal, dev->uuid, dev->memory,
+		(unsigned long long)info.bytes_active,
+		(unsigned long long)info.bytes_paused,
+		(unsigned long long)info.bytes_kept,
+		(unsigned long long)info.bytes_device,
+		(unsigned long long)info.bytes_backup);
+}
+
+static void add_devices(struct json *j)
+{
+	const char *comma = "";
+
+	json_add(j, "\"devices\":[");
+	for (const struct device *dev = device_first(); dev; dev = device_next(dev)) {
+		json_add(j, "%s", comma);
+		add_device(j, dev);
+		comma = ",";
+	}
+	json_add(j, "]");
+}
+
+static void add_regions(struct json *j)
+{
+	size_t count;
 	struct stayput_region_info *infos = copy_regions(&count);
 
-	add(&t, "{\"version\":\"%s\",\"pid\":%d,\"regions\":[", STAYPUT_VERSION,
-		(int)getpid());
+	json_add(j, "\"regions\":[");
 	for (size_t i = 0; i < count; i++) {
-		add(&t, "%s", i ? "," : "");
-		add_region(&t, &infos[i]);
+		json_add(j, "%s", i ? "," : "");
+		add_region(j, &infos[i]);
 	}
+	json_add(j, "]");
+	free(infos);
+}
+
+static void add_process(struct json *j)
+{
+	char command[COMMAND_SIZE];
+
+	process_command(command, sizeof command);
+	json_add(j,
+		"\"version\":\"%s\",\"pid\":%d,\"uid\":%u,\"command\":", STAYPUT_VERSION,
+		(int)getpid(), (unsigned)geteuid());
+	json_string(j, command);
+	json_add(j, ",\"uptime_seconds\":");
+	json_decimal(j, process_uptime());
+}
+
+void snapshot_add(struct json *j, const void *unused)
+{
+	size_t host, idle;
+
+	(void)unused;
+	json_add(j, "{");
+	add_process(j);
+	json_add(j, ",");
+	add_devices(j);
+	json_add(j, ",");
+	add_regions(j);
 	lock_take();
 	host = hostpool_total_locked();
 	idle = hostpool_idle_locked();
 	lock_drop();
-	add(&t, "],\"host_bytes\":%zu,\"host_bytes_idle\":%zu}", host, idle);
-	free(infos);
-	return t.len;
+	json_add(j, ",\"host_bytes\":%zu,\"host_bytes_idle\":%zu,", host, idle);
+	history_write(j);
+	json_add(j, "}");
+}
+
+size_t snapshot_write(char *buf, size_t size)
+{
+	struct json j = {.buf = buf, .size = size};
+
+	snapshot_add(&j, NULL);
+	return j.len;
 }

@@ -96,7 +96,8 @@ STAYPUT_API int stayput_region_pop(void)
 }
 
 typedef int lifecycle(const char *const *tags, size_t count,
-	const struct stayput_options *options, struct stayput_report *report);
+	const struct stayput_options *options, struct asker *asker,
+	struct stayput_report *report);
 
 static int run(lifecycle *step, const char *const *tags, size_t count,
 	const struct stayput_options *options, struct stayput_report *report)
@@ -113,8 +114,8 @@ static int run(lifecycle *step, const char *const *tags, size_t count,
 	if (err == STAYPUT_OK)
 		err = check_fork();
 	if (err == STAYPUT_OK)
-		err = step(
-			tags, count, options ? options : &none, report ? report : &own);
+		err = step(tags, count, options ? options : &none, NULL,
+			report ? report : &own);
 	errno = saved;
 	return err;
 }
