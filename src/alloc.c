@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "block.h"
+#include "control.h"
 #include "device.h"
 #include "fork.h"
 #include "lock.h"
@@ -247,10 +248,12 @@ CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choi
 		a->context = place->context;
 		err = allocate(a, choice, place->device);
 	}
-	if (err == CUDA_SUCCESS)
+	if (err == CUDA_SUCCESS) {
 		*ptr = a->base;
-	else
+		control_start();
+	} else {
 		free(a);
+	}
 	errno = saved;
 	return err;
 }
@@ -317,5 +320,6 @@ void alloc_count_native(CUdeviceptr ptr, size_t size, const struct choice *choic
 	if (fork_is_child() || !driver_load())
 		return;
 	count_native(ptr, size, choice);
+	control_start();
 	errno = saved;
 }
