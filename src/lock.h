@@ -5,6 +5,7 @@
  *   the table of allocations, every allocation and every block's `state` and links
  *   regions, their spaces, free addresses and free segments
  *   each device's list of contexts
+ *   operations under way, and what the last one has come to
  *   captures in progress, holds against them, and frees put off until they end
  *
  * It is held for table work only: no CUDA call, dl*, log line, callback or wait for a

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD [PART...] - what only a GPU can show, on this machine's. Needs nvcc and a
 # shared libcudart; BUILD holds libstayput.so. Parts, all by default: digest main soak
-# overhead bench graph. bench.json goes to $OUT.
+# overhead bench graph idle. bench.json goes to $OUT.
 set -u
 build=$(cd "$1" && pwd) || exit
 shift
@@ -52,7 +52,11 @@ graph() {
 	LD_PRELOAD=$preload python3 "$root/examples/cuda_graph.py" --gib 72 --cycles 20
 }
 
-[ $# -gt 0 ] || set -- digest main soak overhead bench graph
+idle() {
+	compile_cu idle && LD_PRELOAD=$preload "$work/idle"
+}
+
+[ $# -gt 0 ] || set -- digest main soak overhead bench graph idle
 failed=
 for part; do
 	echo "== $part"
