@@ -131,6 +131,21 @@ static void remove_stale(const struct sockaddr_un *stale)
 	pthread_mutex_unlock(&descriptors);
 }
 
+/* Some programs close every descriptor there is. */
+static void *stop(void)
+{
+	log_line(LOG_WARN,
+		"STAYPUT_CONTROL: somebody has closed the socket; this process cannot be "
+		"controlled from outside any more");
+	/* The numbers may be those of the program's own files by now. */
+	pthread_mutex_lock(&descriptors);
+	while (client_count > 0)
+		client_close(&clients[--client_count]);
+	listener = wake = -1;
+	pthread_mutex_unlock(&descriptors);
+	return NULL;
+}
+
 static void *serve(void *unused)
 {
 	struct pollfd fds[CLIENTS_MAX + 2];
@@ -144,6 +159,9 @@ static void *serve(void *unused)
 
 		wait_for_events(fds, more);
 		more = false;
+		for (int i = 0; i < client_count + 2; i++)
+			if (fds[i].revents & POLLNVAL)
+				return stop();
 		if (fds[0].revents && read(wake, &count, sizeof count) < 0)
 			log_line(LOG_DEBUG, "nothing has woken the server");
 		/* From the last one, since one that is closed gives its place to it. */

@@ -441,6 +441,63 @@ static void a_child_keeps_nothing_of_its_parents_server(void)
 	CHECK_EQ(write(done[1], "", 1), 1);
 }
 
+static bool server_runs(void)
+{
+	DIR *folder = opendir("/proc/self/task");
+	struct dirent *entry;
+	bool found = false;
+
+	CHECK(folder);
+	while ((entry = readdir(folder))) {
+		char path[300], name[32] = "";
+		FILE *file;
+
+		snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+		file = fopen(path, "re");
+		found |= file && fgets(name, sizeof name, file) &&
+			 strcmp(name, "stayput-control\n") == 0;
+		if (file)
+			fclose(file);
+	}
+	closedir(folder);
+	return found;
+}
+
+/* Closes all but its ends of two pipes, as some daemons do. */
+static void close_everything(int ready, int end)
+{
+	region_malloc("kv", STAYPUT_HOST, MIB);
+	CHECK(dup2(ready, 1) == 1 && dup2(end, 0) == 0);
+	for (int fd = 3; fd < 1024; fd++)
+		close(fd);
+	CHECK_EQ(write(1, "", 1), 1);
+	wait_for_byte(0);
+	while (server_runs())
+		sched_yield();
+	_exit(0);
+}
+
+static void a_program_that_closes_every_descriptor_is_left_alone(void)
+{
+	int ready[2], end[2], fd, status;
+	pid_t pid;
+
+	want_server();
+	CHECK(pipe(ready) == 0 && pipe(end) == 0);
+	pid = fork_child();
+	if (pid == 0)
+		close_everything(ready[1], end[0]);
+	wait_for_byte(ready[0]);
+	/* While the server waits, the socket is there still. */
+	fd = try_connect(socket_path(pid));
+	CHECK(fd < 0 || !next_line(fd));
+	CHECK_EQ(try_connect(socket_path(pid)), -1);
+	CHECK_EQ(errno, ECONNREFUSED);
+	CHECK_EQ(write(end[1], "", 1), 1);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+}
+
 static void exit_during_pause(int ready, int may_exit)
 {
 	char *p = region_malloc("kv", STAYPUT_DISCARD, 3 * MIB);
@@ -490,6 +547,7 @@ int main(int argc, char **argv)
 		TEST(a_checked_pause_is_refused_while_a_device_has_work_in_flight),
 		TEST(a_child_from_before_the_first_allocation_has_its_own_server),
 		TEST(a_child_keeps_nothing_of_its_parents_server),
+		TEST(a_program_that_closes_every_descriptor_is_left_alone),
 		TEST(the_program_exits_whatever_clients_and_operations_there_are),
 	};
 
