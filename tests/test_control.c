@@ -413,6 +413,7 @@ static void exit_before_child(int ready, int forked, int child_may_end)
 	if (fork_child() == 0) {
 		CHECK_EQ(stayput_pause("kv"), STAYPUT_ERR_UNSUPPORTED);
 		CHECK(stayput_snapshot_json(NULL, 0) > 0);
+		CHECK_EQ(write(ready, "", 1), 1);
 		wait_for_byte(child_may_end);
 		_exit(0);
 	}
@@ -433,6 +434,7 @@ static void a_child_keeps_nothing_of_its_parents_server(void)
 	fd = connect_to(pid);
 	CHECK_HAS(request(fd, SHOW), "\"result\"");
 	CHECK_EQ(write(forked[1], "", 1), 1);
+	wait_for_byte(ready[0]);
 	CHECK(!next_line(fd));
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK_EQ(status, 0);
