@@ -364,6 +364,26 @@ static void a_checked_pause_is_refused_while_a_device_has_work_in_flight(void)
 	OK(stayput_pause_ex(NULL, 0, &options, NULL));
 }
 
+static void short_work_is_work_too(void)
+{
+	struct stayput_options options = {
+		.struct_size = sizeof options, .only_if_idle = 1};
+	char *p;
+	int busy = 0;
+
+	region_malloc("kv", STAYPUT_DISCARD, 3 * MIB);
+	CUDA(cudaMalloc((void **)&p, 4096));
+	fakecuda_delay_us(5000);
+	/* On a busy machine it may have ended before anybody looks, but not every time. */
+	for (int i = 0; i < 20; i++) {
+		OK(stayput_resume(NULL));
+		CUDA(cudaMemsetAsync(p, 0, 4096, NULL));
+		busy += stayput_pause_ex(NULL, 0, &options, NULL) == STAYPUT_ERR_BUSY;
+		CUDA(cudaDeviceSynchronize());
+	}
+	CHECK(busy > 0);
+}
+
 /* Asks the process that `pid` is, which has a server. */
 static void check_it_answers(pid_t pid)
 {
@@ -441,6 +461,38 @@ static void a_child_keeps_nothing_of_its_parents_server(void)
 	CHECK_EQ(try_connect(socket_path(pid)), -1);
 	CHECK_EQ(errno, ECONNREFUSED);
 	CHECK_EQ(write(done[1], "", 1), 1);
+}
+
+static void *pause_all(void *unused)
+{
+	(void)unused;
+	OK(stayput_pause(NULL));
+	return NULL;
+}
+
+static void operations_of_a_parent_are_not_its_childs(void)
+{
+	char json[4096];
+	pthread_t thread;
+	int status;
+	pid_t pid;
+	char *p = region_malloc("kv", STAYPUT_DISCARD, 3 * MIB);
+
+	close_gate();
+	CHECK_EQ(pthread_create(&thread, NULL, pause_all, NULL), 0);
+	wait_until_pausing(p);
+	CHECK(stayput_snapshot_json(json, sizeof json) < sizeof json);
+	CHECK_HAS(json, "\"running\":[{\"do\":\"pause\"");
+	pid = fork_child();
+	if (pid == 0) {
+		CHECK(stayput_snapshot_json(json, sizeof json) < sizeof json);
+		CHECK_HAS(json, "\"running\":[],");
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	open_gate();
+	CHECK_EQ(pthread_join(thread, NULL), 0);
 }
 
 static bool server_runs(void)
@@ -547,6 +599,8 @@ int main(int argc, char **argv)
 		TEST(more_operations_than_there_are_threads_for_are_busy),
 		TEST(an_operation_ends_without_its_client),
 		TEST(a_checked_pause_is_refused_while_a_device_has_work_in_flight),
+		TEST(short_work_is_work_too),
+		TEST(operations_of_a_parent_are_not_its_childs),
 		TEST(a_child_from_before_the_first_allocation_has_its_own_server),
 		TEST(a_child_keeps_nothing_of_its_parents_server),
 		TEST(a_program_that_closes_every_descriptor_is_left_alone),
