@@ -4,6 +4,7 @@
 # make test        every test, on the fake driver; TEST=name runs one; SAN=address, thread
 # make wheel       the Python package with the libraries: build/wheel/stayput-*.whl
 # make lint-python types and style of the Python package
+# make fuzz        the reader of requests under libFuzzer, FUZZ_SECONDS=600
 # make bench       the library against the hardware, on this machine's GPU
 # make install uninstall format clean
 PREFIX ?= /usr/local
@@ -103,7 +104,8 @@ $(B)/test_tms: tests/test_tms.c $(B)/libstayput-tms.so fakecuda
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $< \
 		$(LINK_TEST:-lstayput=-lstayput-tms) $(LDFLAGS)
 
--include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk tests/python/python.mk
+-include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk \
+	tests/python/python.mk tests/fuzz/fuzz.mk
 
 test: all fakecuda loading deep python $(TESTS)
 	tests/run.sh $(B) $(TEST)
@@ -143,4 +145,4 @@ clean:
 
 -include $(wildcard $(B)/*.d $(B)/fake/*.d)
 .PHONY: all lookup-table test check-elf bench demo install uninstall format clean fakecuda loading \
-	deep python
+	deep python fuzz

@@ -156,7 +156,11 @@ struct stayput_options {
 	/* Pause: 1: STAYPUT_ERR_BUSY, with everything as before, instead of leaving memory
 	 * active that other processes have imported. */
 	int fail_if_held;
-	int reserved;
+	/* Pause: 1: STAYPUT_ERR_BUSY, and nothing paused, when a context that the
+	 * allocations were made in has work in flight at that moment, instead of waiting
+	 * for it; before callbacks are told of anything. Found out within some 20 ms. Says
+	 * nothing about work that is launched afterwards. */
+	int only_if_idle;
 };
 
 /* One device's part of a pause or resume. Seconds of phases that overlap add up to
@@ -221,8 +225,9 @@ struct stayput_report {
  *
  *   STAYPUT_ERR_INVALID       tag is malformed
  *   STAYPUT_ERR_NOT_FOUND     no region has that tag
- *   STAYPUT_ERR_BUSY          a stream capture is in progress, no_block was asked for, or
- *                             fail_if_held was and another process has some of it open
+ *   STAYPUT_ERR_BUSY          a stream capture is in progress, no_block or only_if_idle was
+ *                             asked for, or fail_if_held was and another process has some
+ *                             of it open
  *   STAYPUT_ERR_HOST_MEMORY   no room for the contents; everything is active still
  *   STAYPUT_ERR_DRIVER        the driver refused. Every allocation is either active with
  *                             its contents, or paused with a good backup: the report and
@@ -337,8 +342,9 @@ typedef void stayput_change_fn(int change, const char *tag,
  * its memory then. Memory that is freed while paused is not heard of again.
  *
  * Callbacks run in the thread that pauses or resumes, one after another in the order in
- * which they came; the operation waits for them. They may call CUDA, allocate, and use
- * what only asks here; pausing and resuming answer STAYPUT_ERR_BUSY, and a free of memory
+ * which they came; the operation waits for them. That thread is one of the library's own,
+ * with all signals blocked, when another process has asked (STAYPUT_CONTROL). They may call
+ * CUDA, allocate, and use what only asks here; pausing and resuming answer STAYPUT_ERR_BUSY, and a free of memory
  * that is about to be released cudaErrorNotPermitted. The same pair counts once.
  *
  *   STAYPUT_ERR_INVALID       fn is NULL
@@ -415,9 +421,25 @@ STAYPUT_API int stayput_region_list(
 	struct stayput_region_info *infos, size_t capacity, size_t *count);
 
 /*
- * Regions and the host memory of backups as one JSON object, NUL-terminated. For each region
- * it has what struct stayput_region_info has, and its stream-ordered bytes by device;
- * "foreign_vmm" is all that the process holds by cuMemCreate() of its own, by maker.
+ * Process, devices, regions, host memory of backups and operations as one JSON object,
+ * NUL-terminated. Bytes are as in struct stayput_region_info, reports as in struct
+ * stayput_report. Members may be added.
+ *
+ *   version, pid, uid      of the library; of the process
+ *   command                its arguments, with blanks between; at most 4 KiB
+ *   uptime_seconds         since it was started
+ *   devices                those used so far: device, uuid ("" when unknown), bytes_total,
+ *                          and the regions' bytes_active, bytes_paused, bytes_kept,
+ *                          bytes_device and bytes_backup on it
+ *   regions                tag, state (active, paused, partly), bytes_*, count_*, mappings,
+ *                          and its stream-ordered bytes by device
+ *   foreign_vmm            all that the process holds by cuMemCreate() of its own, by maker
+ *   host_bytes             host memory of backups; host_bytes_idle: what nothing lies in
+ *   running                operations under way: do (pause, resume, reserve), tags, by (the
+ *                          process that asked through the socket; 0: this one), bytes (done)
+ *                          and total, seconds so far
+ *   last                   the one that has ended last, or null: do, tags, by, code, name
+ *                          and message of its error, at (seconds since 1970), report
  *
  * Returns its length without the NUL. Writes at most `size` bytes; when the answer is
  * `size` or more, the text was cut and the call can be made again with more room. `buf`

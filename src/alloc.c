@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "block.h"
+#include "control.h"
 #include "device.h"
 #include "fork.h"
 #include "lock.h"
@@ -268,10 +269,12 @@ CUresult alloc_allocate(CUdeviceptr *ptr, size_t size, const struct choice *choi
 		a->context = place->context;
 		err = allocate(a, choice, place->device);
 	}
-	if (err == CUDA_SUCCESS)
+	if (err == CUDA_SUCCESS) {
 		*ptr = a->base;
-	else
+		control_start();
+	} else {
 		free(a);
+	}
 	errno = saved;
 	return err;
 }
@@ -361,6 +364,7 @@ static void count_native(
 			.ordered = ordered};
 		count(a, choice, device);
 	}
+	control_start();
 	errno = saved;
 }
 

@@ -270,6 +270,11 @@ static int say_out_of_host_memory(void)
 		"was paused");
 }
 
+static void note_progress(struct backup_job *job, uint64_t bytes)
+{
+	atomic_fetch_add_explicit(job->progress, bytes, memory_order_relaxed);
+}
+
 /* Begins to copy a part of a block, in as many copies as pieces it lies in: a copy must
  * not cross from one registration to the next. */
 static int save_part(struct backup_job *job, struct block *b, size_t offset, size_t size)
@@ -287,9 +292,12 @@ static int save_part(struct backup_job *job, struct block *b, size_t offset, siz
 		if (n > size)
 			n = size;
 		err = transfer_save(&job->transfer, at, b->base + offset, n, p->pinned);
+		if (err == CUDA_SUCCESS)
+			err = transfer_pace(&job->transfer, n);
 		offset += n;
 		size -= n;
 		job->bytes_copied += n;
+		note_progress(job, n);
 	}
 	return err == CUDA_SUCCESS ? STAYPUT_OK
 				   : error_driver("copying to the host", err, "");
@@ -313,6 +321,7 @@ static int save_changed(struct backup_job *job, struct block *b, const struct di
 		}
 		first = i + 1;
 		job->bytes_unchanged += i < pieces ? DIGEST_PIECE : 0;
+		note_progress(job, i < pieces ? DIGEST_PIECE : 0);
 	}
 	return err;
 }
@@ -465,8 +474,11 @@ static CUresult restore_block(struct backup_job *job, struct block *b)
 			n = b->size - offset;
 		err = transfer_restore(
 			&job->transfer, b->base + offset, at, n, p->pinned);
+		if (err == CUDA_SUCCESS)
+			err = transfer_pace(&job->transfer, n);
 		offset += n;
 		job->bytes_copied += n;
+		note_progress(job, n);
 	}
 	return err;
 }

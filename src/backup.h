@@ -42,6 +42,7 @@ struct backup_job {
 	size_t fresh_bytes;         /* of host memory, that the places need */
 	size_t booked;              /* of them, those that are not in the pool yet */
 	uint64_t bytes_copied, bytes_unchanged;
+	_Atomic uint64_t *progress; /* grows by what either does */
 	double seconds_pin, seconds_digest;
 };
 

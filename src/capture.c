@@ -76,6 +76,11 @@ bool capture_hold_locked(void)
 	return true;
 }
 
+void capture_hold_again_locked(void)
+{
+	holds++;
+}
+
 void capture_unhold_locked(void)
 {
 	if (--holds == 0)

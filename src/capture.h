@@ -23,6 +23,7 @@ bool capture_ended(CUstream stream);
 /* Keeps captures from beginning until capture_unhold(). False, and no hold, when one is
  * in progress. */
 bool capture_hold_locked(void);
+void capture_hold_again_locked(void); /* while somebody holds them off */
 void capture_unhold_locked(void);
 
 /* The captures in a context that is being destroyed or reset end with it, without a word. */

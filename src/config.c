@@ -288,6 +288,18 @@ static void read_verify(struct config *c, const char *text, struct complaints *o
 	c->verify = strcmp(text, "1") == 0;
 }
 
+static void read_control(struct config *c, const char *text, struct complaints *out)
+{
+	c->control = strcmp(text, "1") == 0 || text[0] == '/';
+	if (text[0] == '/')
+		c->control_path = text;
+	else if (!c->control && strcmp(text, "0") != 0)
+		complain(out,
+			"STAYPUT_CONTROL: \"%.100s\" is not 0, 1 or the absolute path "
+			"of a socket; using 0\n",
+			text);
+}
+
 /* The cores that this process may run on, within reason. */
 static unsigned default_threads(void)
 {
@@ -313,6 +325,7 @@ void config_read(struct config *c, const char *(*get)(const char *name), char *c
 		{"STAYPUT_HOST_KEEP", read_host_keep},
 		{"STAYPUT_THREADS", read_threads},
 		{"STAYPUT_VERIFY", read_verify},
+		{"STAYPUT_CONTROL", read_control},
 		{"STAYPUT_LOG", read_log},
 	};
 	struct complaints out = {.buf = complaints, .size = size};

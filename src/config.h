@@ -40,6 +40,8 @@ struct config {
 	size_t host_keep;            /* SIZE_MAX: all */
 	unsigned threads;
 	bool verify;
+	bool control;             /* a server for the `stayput` program is wanted */
+	const char *control_path; /* of its socket; NULL: the usual one */
 	int log_level;
 	const char *log_file;
 };

@@ -2,6 +2,7 @@
 #include "device.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "lock.h"
@@ -32,6 +33,21 @@ static unsigned handle_types(CUdevice ordinal)
 	return types;
 }
 
+/* CUDA's and NVML's ordinals differ under CUDA_VISIBLE_DEVICES; the UUID does not. */
+static void write_uuid(CUdevice ordinal, char text[DEVICE_UUID])
+{
+	CUuuid uuid;
+	int len = 4;
+
+	if (driver()->cuDeviceGetUuid_v2(&uuid, ordinal) != CUDA_SUCCESS)
+		return;
+	strcpy(text, "GPU-");
+	for (int i = 0; i < 16; i++)
+		len += snprintf(text + len, DEVICE_UUID - len, "%s%02x",
+			i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+			(unsigned char)uuid.bytes[i]);
+}
+
 static CUresult describe(CUdevice ordinal, struct device *dev)
 {
 	CUmemAllocationProp prop = {
@@ -45,6 +61,7 @@ static CUresult describe(CUdevice ordinal, struct device *dev)
 	err = driver()->cuDeviceTotalMem_v2(&dev->memory, ordinal);
 	if (err != CUDA_SUCCESS)
 		return err;
+	write_uuid(ordinal, dev->uuid);
 	pitch = attribute(ordinal, CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT);
 	dev->pitch_align = pitch > 512 ? pitch : 512;
 	dev->rdma = attribute(

@@ -16,13 +16,14 @@
 #include "digest.h"
 #include "hostpool.h"
 
-enum { DEVICE_MAX = 64, DEVICE_CONTEXTS = 32 };
+enum { DEVICE_MAX = 64, DEVICE_CONTEXTS = 32, DEVICE_UUID = 48 };
 
 /* CU_MEM_HANDLE_TYPE_FABRIC, which headers before CUDA 12.4 lack. */
 enum { DEVICE_FABRIC = 8 };
 
 struct device {
 	CUdevice ordinal;
+	char uuid[DEVICE_UUID]; /* "GPU-...", by which NVML knows it; or "" */
 	bool vmm;           /* has virtual memory management */
 	bool rdma;          /* takes gpuDirectRDMACapable */
 	size_t granule;     /* sizes and addresses of blocks are multiples of it */

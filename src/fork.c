@@ -7,23 +7,39 @@
 #include "capture.h"
 #include "ipc_export.h"
 #include "ipc_import.h"
+#include "control.h"
+#include "history.h"
 #include "lock.h"
 
 static _Atomic bool used;
 static _Atomic bool child;
 
+static void before(void)
+{
+	lock_take();
+	control_before_fork();
+}
+
+static void in_parent(void)
+{
+	control_after_fork();
+	lock_drop();
+}
+
 static void in_child(void)
 {
+	control_in_child();
 	child = used;
 	capture_forget_all_locked();
 	ipc_export_forget_all_locked();
 	ipc_import_forget_all_locked();
+	history_forget_locked();
 	lock_restart();
 }
 
 static void register_handlers(void)
 {
-	pthread_atfork(lock_take, lock_drop, in_child);
+	pthread_atfork(before, in_parent, in_child);
 }
 
 void fork_watch(void)

@@ -11,6 +11,7 @@
 #include "device.h"
 #include "error.h"
 #include "extent.h"
+#include "history.h"
 #include "hostpool.h"
 #include "lock.h"
 #include "log.h"
@@ -158,6 +159,7 @@ static void finish(struct operation *op, const char *verb, int err,
 {
 	change_note_restored(op);
 	operation_publish(op);
+	history_note(op, err, report);
 	change_tell_restored(op);
 	change_close(op);
 	operation_end(op);
@@ -165,11 +167,17 @@ static void finish(struct operation *op, const char *verb, int err,
 }
 
 int lifecycle_pause(const char *const *tags, size_t count,
-	const struct stayput_options *options, struct stayput_report *report)
+	const struct stayput_options *options, struct asker *asker,
+	struct stayput_report *report)
 {
-	struct operation op = {
-		.policy = options->policy, .fail_if_held = options->fail_if_held};
+	struct asker own = {.pid = 0};
 	double start = clock_now();
+	struct operation op = {.verb = "pause",
+		.asker = asker ? asker : &own,
+		.start = start,
+		.policy = options->policy,
+		.fail_if_held = options->fail_if_held,
+		.only_if_idle = options->only_if_idle};
 	int err = operation_begin(&op, tags, count, options->no_block);
 
 	if (err != STAYPUT_OK) {
@@ -196,10 +204,13 @@ static double deadline_of(const struct stayput_options *options)
 }
 
 int lifecycle_resume(const char *const *tags, size_t count,
-	const struct stayput_options *options, struct stayput_report *report)
+	const struct stayput_options *options, struct asker *asker,
+	struct stayput_report *report)
 {
-	struct operation op = {.policy = STAYPUT_POLICY_DEFAULT};
+	struct asker own = {.pid = 0};
 	double start = clock_now(), deadline = deadline_of(options);
+	struct operation op = {
+		.verb = "resume", .asker = asker ? asker : &own, .start = start};
 	int err = operation_begin(&op, tags, count, options->no_block);
 
 	if (err != STAYPUT_OK) {
@@ -268,7 +279,8 @@ static void note_reserved(struct operation *op)
 
 int lifecycle_reserve(const char *const *tags, size_t count)
 {
-	struct operation op = {.policy = STAYPUT_POLICY_DEFAULT};
+	struct asker own = {.pid = 0};
+	struct operation op = {.verb = "reserve", .asker = &own, .start = clock_now()};
 	int err = operation_begin(&op, tags, count, false);
 
 	if (err != STAYPUT_OK)

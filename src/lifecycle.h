@@ -9,15 +9,18 @@
 
 #include <stddef.h>
 
+struct asker;
 struct stayput_options;
 struct stayput_report;
 
-/* Returns STAYPUT_OK or a STAYPUT_ERR_* with the sentence set. No tags: every region. The
- * report is filled in in any case. */
+/* Returns STAYPUT_OK or a STAYPUT_ERR_* with the sentence set. No tags: every region. No
+ * asker: this program. The report is filled in in any case. */
 int lifecycle_pause(const char *const *tags, size_t count,
-	const struct stayput_options *options, struct stayput_report *report);
+	const struct stayput_options *options, struct asker *asker,
+	struct stayput_report *report);
 int lifecycle_resume(const char *const *tags, size_t count,
-	const struct stayput_options *options, struct stayput_report *report);
+	const struct stayput_options *options, struct asker *asker,
+	struct stayput_report *report);
 
 /* Gets the host memory that pausing the regions would need. */
 int lifecycle_reserve(const char *const *tags, size_t count);

@@ -6,6 +6,7 @@
  *   regions, their spaces, free addresses and free segments
  *   each device's list of contexts
  *   records of memory that others make by cuMemCreate()
+ *   operations under way, and what the last one has come to
  *   captures in progress, holds against them, and frees put off until they end
  *   leases of memory to other processes, what is open of theirs, and the connections
  *

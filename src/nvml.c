@@ -4,13 +4,13 @@
 #include "nvml.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "dl.h"
-#include "real.h"
 
 enum { PROCESSES_MAX = 64, TOLD_MAX = 4 };
 
@@ -45,21 +45,6 @@ static bool open_nvml(struct nvml *n)
 		dl_symbol(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
 	return n->init && n->shutdown && n->device_count && n->device_by_index &&
 	       n->device_by_uuid && n->processes;
-}
-
-/* CUDA's and NVML's ordinals differ under CUDA_VISIBLE_DEVICES; the UUID does not. */
-static bool write_uuid(CUdevice ordinal, char *text, size_t size)
-{
-	CUuuid uuid;
-	int len = snprintf(text, size, "GPU-");
-
-	if (driver()->cuDeviceGetUuid_v2(&uuid, ordinal) != CUDA_SUCCESS)
-		return false;
-	for (int i = 0; i < 16; i++)
-		len += snprintf(text + len, size - len, "%s%02x",
-			i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-			(unsigned char)uuid.bytes[i]);
-	return true;
 }
 
 static int most_first(const void *a, const void *b)
@@ -99,16 +84,15 @@ static void write_list(struct process *list, unsigned count, char *buf, size_t s
 	}
 }
 
-void nvml_holders(CUdevice ordinal, char *buf, size_t size)
+void nvml_holders(const char *uuid, char *buf, size_t size)
 {
 	struct process list[PROCESSES_MAX];
 	unsigned count = PROCESSES_MAX;
 	void *device = NULL;
 	struct nvml n;
-	char uuid[64];
 
 	buf[0] = '\0';
-	if (!open_nvml(&n) || !write_uuid(ordinal, uuid, sizeof uuid) || n.init() != 0)
+	if (!uuid[0] || !open_nvml(&n) || n.init() != 0)
 		return;
 	if (n.device_by_uuid(uuid, &device) == 0 &&
 		n.processes(device, &count, list) == 0)

@@ -6,11 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cuda.h>
-
 /* Writes "; pid 4711 (python) holds 12345 bytes, ..." for the processes that use the
- * most, or "" where NVML cannot be opened or knows none. */
-void nvml_holders(CUdevice ordinal, char *buf, size_t size);
+ * most of that device, or "" where NVML cannot be opened or knows none. */
+void nvml_holders(const char *uuid, char *buf, size_t size);
 
 /* What this process holds of the device that it holds most of. 0 where NVML does not say,
  * as in a container whose process ids are its own. */

@@ -6,6 +6,7 @@
 #include "block.h"
 #include "change.h"
 #include "error.h"
+#include "history.h"
 #include "ipc_export.h"
 #include "lock.h"
 #include "region.h"
@@ -93,12 +94,19 @@ int operation_begin(
 	err = op->regions ? list_regions_locked(op, tags, count) : operation_no_memory();
 	if (err == STAYPUT_OK)
 		err = claim_locked(op, no_block);
+	if (err == STAYPUT_OK)
+		history_begin_locked(op);
 	lock_drop();
 	if (err != STAYPUT_OK) {
 		free(op->regions);
 		op->region_count = 0;
 	}
 	return err;
+}
+
+void operation_progress(struct operation *op, uint64_t bytes)
+{
+	atomic_fetch_add_explicit(&op->asker->done, bytes, memory_order_relaxed);
 }
 
 void operation_fail(struct operation *op)
@@ -114,6 +122,7 @@ void operation_end(struct operation *op)
 	lock_take();
 	for (size_t i = 0; i < op->region_count; i++)
 		op->regions[i]->operating = false;
+	history_end_locked(op);
 	lock_notify();
 	lock_drop();
 	free(op->regions);
@@ -169,6 +178,12 @@ static void note_held(struct operation *op, struct work *w, const struct block *
 	w->report.bytes_held += block->size;
 }
 
+static void count_listed(struct operation *op, struct work *w, const struct block *block)
+{
+	w->count++;
+	atomic_fetch_add_explicit(&op->asker->total, block->size, memory_order_relaxed);
+}
+
 static void count_block(struct operation *op, struct block *block)
 {
 	struct work *w = work_of(op, block->space->device);
@@ -176,7 +191,7 @@ static void count_block(struct operation *op, struct block *block)
 	if (block->leases > 0)
 		note_held(op, w, block);
 	else
-		w->count++;
+		count_listed(op, w, block);
 }
 
 static void list_block(struct operation *op, struct block *block)
@@ -272,14 +287,15 @@ uint64_t operation_allocations(const struct block *block, uint64_t *bytes)
 
 static void move_counts_locked(struct block *block, bool paused)
 {
-	struct region *r = block->space->region;
+	struct space *s = block->space;
+	struct region *r = s->region;
 	uint64_t bytes, count = operation_allocations(block, &bytes);
 	/* Unsigned arithmetic wraps, so one sign serves both ways. */
 	uint64_t sign = paused ? 1 : -1;
 
-	r->bytes_paused += sign * bytes;
+	s->bytes_paused += sign * bytes;
 	r->count_paused += sign * count;
-	r->bytes_active -= sign * bytes;
+	s->bytes_active -= sign * bytes;
 	r->count_active -= sign * count;
 }
 

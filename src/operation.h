@@ -7,6 +7,7 @@
 #ifndef OPERATION_H
 #define OPERATION_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -28,8 +29,19 @@ struct holding {
 	uint64_t bytes;        /* of all */
 };
 
+/* Who wants an operation, and where they read, at any time, how far it is. */
+struct asker {
+	pid_t pid;              /* 0: this program itself */
+	_Atomic uint64_t total; /* bytes of its blocks; 0 until it has its regions */
+	_Atomic uint64_t done;  /* of them, those that are as good as ready */
+};
+
 struct operation {
-	int policy; /* pause: instead of each block's own, when not 0 */
+	const char *verb; /* "pause", "resume" */
+	struct asker *asker;
+	double start;           /* on clock_now() */
+	struct operation *next; /* under way too */
+	int policy;             /* pause: instead of each block's own, when not 0 */
 	bool fail_if_held;
 	struct holding held; /* pause: what is therefore not listed */
 	struct region **regions;
@@ -38,14 +50,18 @@ struct operation {
 	size_t work_count;
 	struct block **blocks; /* what the works' lists are parts of */
 	size_t secured;        /* pause: works that have all they need; under the lock */
+	bool only_if_idle;     /* pause: not when a device has work in flight */
 	bool failed;           /* pause: a work could not do its part; under the lock */
 	bool resumed;          /* resume: all contents are in place */
 	struct range_list *changes; /* change.c: NULL when nobody listens */
 };
 
+/* What these bytes are to the operation is begun or done. */
+void operation_progress(struct operation *op, uint64_t bytes);
+
 /* Claims the regions of `tags` (count 0: all), waiting for other operations unless
- * `no_block`. STAYPUT_OK, or a code with the sentence set and nothing claimed. The rest
- * of *op is zero before. */
+ * `no_block`. STAYPUT_OK, or a code with the sentence set and nothing claimed. Verb, asker,
+ * start and policy are set before, the rest of *op is zero. */
 int operation_begin(
 	struct operation *op, const char *const *tags, size_t count, bool no_block);
 

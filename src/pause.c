@@ -17,6 +17,7 @@
 #include "device.h"
 #include "error.h"
 #include "hostpool.h"
+#include "idle.h"
 #include "ipc_export.h"
 #include "lock.h"
 #include "log.h"
@@ -38,7 +39,13 @@ static int synchronize(struct work *w)
 				 "while waiting for work in flight; nothing was paused");
 }
 
-static int synchronize_all(struct operation *op)
+static int check_idle(struct work *w)
+{
+	return idle_check(w->device);
+}
+
+/* On every device, while nothing is captured. */
+static int run_uncaptured(struct operation *op, int (*step)(struct work *w))
 {
 	bool held;
 	int err;
@@ -48,7 +55,7 @@ static int synchronize_all(struct operation *op)
 	lock_drop();
 	if (!held)
 		return error_set(STAYPUT_ERR_BUSY, "a stream capture is in progress");
-	err = work_run_all(op, synchronize);
+	err = work_run_all(op, step);
 	lock_take();
 	capture_unhold_locked();
 	lock_drop();
@@ -126,7 +133,8 @@ static int place_all(struct operation *op, size_t *fresh)
 		w->job = (struct backup_job){.device = w->device,
 			.blocks = w->blocks,
 			.count = w->host_count,
-			.secured = true};
+			.secured = true,
+			.progress = &op->asker->done};
 		err = w->host_count ? backup_place(&w->job, fresh) : STAYPUT_OK;
 		if (err != STAYPUT_OK) {
 			unplace_all(op, i);
@@ -183,6 +191,15 @@ static int find_room(struct operation *op)
 	return STAYPUT_OK;
 }
 
+static uint64_t sum_sizes(const struct work *w, size_t first, size_t count)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = first; i < first + count; i++)
+		bytes += w->blocks[i]->size;
+	return bytes;
+}
+
 /* Unmaps and releases blocks [first, end). What cannot be unmapped stays as it is. */
 static CUresult release_blocks(struct work *w, size_t first, size_t end)
 {
@@ -236,6 +253,7 @@ static int release_some(struct work *w, bool all)
 		call = "cuMemUnmap";
 		err = release_blocks(w, other, other + n);
 		w->released += n;
+		operation_progress(w->operation, sum_sizes(w, other, n));
 	}
 	return err == CUDA_SUCCESS ? STAYPUT_OK : error_driver(call, err, "");
 }
@@ -401,12 +419,14 @@ static bool lists_nothing(const struct operation *op)
 
 static int release_listed(struct operation *op)
 {
-	int err = change_open(op, false);
+	int err = op->only_if_idle ? run_uncaptured(op, check_idle) : STAYPUT_OK;
 
+	if (err == STAYPUT_OK)
+		err = change_open(op, false);
 	if (err != STAYPUT_OK)
 		return err;
 	change_tell_releasing(op);
-	err = synchronize_all(op);
+	err = run_uncaptured(op, synchronize);
 	if (err == STAYPUT_OK)
 		trim_pools(op);
 	op->failed = false;

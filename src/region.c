@@ -206,19 +206,20 @@ struct space *region_space_locked(const struct choice *choice, struct device *de
 
 void region_count_locked(const struct allocation *a, int sign)
 {
-	struct region *r = a->space->region;
-	uint64_t *bytes = &r->bytes_kept, *count = &r->count_kept;
+	struct space *s = a->space;
+	struct region *r = s->region;
+	uint64_t *bytes = &s->bytes_kept, *count = &r->count_kept;
 
 	if (a->ordered) {
 		bytes = &r->bytes_ordered;
 		count = &r->count_ordered;
-		a->space->bytes_ordered += sign * (int64_t)a->size;
-		a->space->uses_pools = true;
+		s->bytes_ordered += sign * (int64_t)a->size;
+		s->uses_pools = true;
 	} else if (a->block && a->block->state == STAYPUT_PAUSED) {
-		bytes = &r->bytes_paused;
+		bytes = &s->bytes_paused;
 		count = &r->count_paused;
 	} else if (a->block) {
-		bytes = &r->bytes_active;
+		bytes = &s->bytes_active;
 		count = &r->count_active;
 	}
 	*bytes += sign * (int64_t)a->size;
@@ -237,6 +238,15 @@ static void add_blocks(const struct block *list, struct stayput_region_info *inf
 	}
 }
 
+void region_add_space_locked(const struct space *s, struct stayput_region_info *info)
+{
+	info->bytes_active += s->bytes_active;
+	info->bytes_paused += s->bytes_paused;
+	info->bytes_kept += s->bytes_kept;
+	add_blocks(s->large, info);
+	add_blocks(s->shared, info);
+}
+
 static int state_of(const struct region *r)
 {
 	if (r->count_paused == 0)
@@ -250,9 +260,6 @@ void region_fill_info_locked(
 	*info = (struct stayput_region_info){
 		.struct_size = sizeof *info,
 		.state = state_of(region),
-		.bytes_active = region->bytes_active,
-		.bytes_paused = region->bytes_paused,
-		.bytes_kept = region->bytes_kept,
 		.count_active = region->count_active,
 		.count_paused = region->count_paused,
 		.count_kept = region->count_kept,
@@ -262,8 +269,6 @@ void region_fill_info_locked(
 		.count_foreign_vmm = region->count_foreign,
 	};
 	strcpy(info->tag, region->tag);
-	for (const struct space *s = region->spaces; s; s = s->next) {
-		add_blocks(s->large, info);
-		add_blocks(s->shared, info);
-	}
+	for (const struct space *s = region->spaces; s; s = s->next)
+		region_add_space_locked(s, info);
 }

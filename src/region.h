@@ -24,6 +24,7 @@ struct space {
 	struct device *device;
 	int policy;
 	struct span *spans;
+	uint64_t bytes_active, bytes_paused, bytes_kept; /* as asked for */
 	struct block *large;    /* blocks of one allocation each, in no order */
 	struct block *shared;   /* blocks of small allocations, the fullest first */
 	uint64_t bytes_ordered; /* under policy keep: stream-ordered memory */
@@ -40,7 +41,6 @@ struct region {
 	bool reserved;     /* host memory was asked for ahead of need */
 	bool told_empty;   /* the log has said that nothing is in it */
 	bool told_ordered; /* the log has said that stream-ordered memory stays */
-	uint64_t bytes_active, bytes_paused, bytes_kept; /* as asked for */
 	uint64_t count_active, count_paused, count_kept;
 	uint64_t bytes_ordered, count_ordered; /* stream-ordered memory */
 	uint64_t bytes_foreign, count_foreign; /* that others made by cuMemCreate() */
@@ -83,6 +83,9 @@ struct space *region_space_locked(const struct choice *choice, struct device *de
 /* Counts an allocation in its region (sign 1), as active, paused or native, whatever it
  * is now, or takes it out of that count (-1). */
 void region_count_locked(const struct allocation *a, int sign);
+
+/* Adds the space's bytes and mappings. */
+void region_add_space_locked(const struct space *s, struct stayput_region_info *info);
 
 void region_fill_info_locked(
 	const struct region *region, struct stayput_region_info *info);

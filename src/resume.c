@@ -87,6 +87,12 @@ static CUresult zero_batch(struct work *w, size_t first, size_t count)
 	return err;
 }
 
+static void count_filled(struct work *w, uint64_t bytes)
+{
+	w->filled += bytes;
+	operation_progress(w->operation, bytes);
+}
+
 /* Contents for a batch: begun, not waited for. */
 static CUresult fill_batch(struct work *w, size_t first, size_t count)
 {
@@ -99,6 +105,8 @@ static CUresult fill_batch(struct work *w, size_t first, size_t count)
 		err = backup_restore(&w->job, first, host_end - first);
 	if (err == CUDA_SUCCESS && other < end)
 		err = zero_batch(w, other, end - other);
+	if (other < end)
+		count_filled(w, sum_sizes(w->blocks + other, end - other));
 	return err == CUDA_SUCCESS ? transfer_mark(&w->job.transfer) : err;
 }
 
@@ -118,6 +126,9 @@ static void take_back(struct work *w, size_t count)
 	transfer_close(&w->job.transfer);
 	unmap(w->blocks, count, count);
 	w->report.bytes_restored = 0;
+	operation_progress(w->operation, -(w->filled + w->job.bytes_copied));
+	w->filled = 0;
+	w->job.bytes_copied = 0;
 }
 
 /* Goes through all blocks, batch by batch: maps them, or fills them, or both. *mapped grows
@@ -203,7 +214,7 @@ static int say_out_of_memory(const struct work *w)
 {
 	char holders[512];
 
-	nvml_holders(w->device->ordinal, holders, sizeof holders);
+	nvml_holders(w->device->uuid, holders, sizeof holders);
 	return error_set(STAYPUT_ERR_DEVICE_MEMORY,
 		"resuming region %s needs %llu bytes on device %d and %zu are free%s; "
 		"all "
@@ -313,8 +324,10 @@ int resume_run(struct operation *op, double deadline)
 		struct work *w = &op->works[i];
 
 		w->deadline = deadline;
-		w->job = (struct backup_job){
-			.device = w->device, .blocks = w->blocks, .count = w->host_count};
+		w->job = (struct backup_job){.device = w->device,
+			.blocks = w->blocks,
+			.count = w->host_count,
+			.progress = &op->asker->done};
 	}
 	err = work_run_all(op, bring_back);
 	if (err == STAYPUT_OK)

@@ -133,7 +133,8 @@ STAYPUT_API int stayput_region_pop(void)
 }
 
 typedef int lifecycle(const char *const *tags, size_t count,
-	const struct stayput_options *options, struct stayput_report *report);
+	const struct stayput_options *options, struct asker *asker,
+	struct stayput_report *report);
 
 static int run(lifecycle *step, const char *const *tags, size_t count,
 	const struct stayput_options *options, struct stayput_report *report)
@@ -150,7 +151,7 @@ static int run(lifecycle *step, const char *const *tags, size_t count,
 	if (err == STAYPUT_OK)
 		err = check_fork();
 	if (err == STAYPUT_OK) {
-		err = step(tags, count, options ? options : &none, &own);
+		err = step(tags, count, options ? options : &none, NULL, &own);
 		if (report)
 			copy_out(report, &own);
 		silence_look();

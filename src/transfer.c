@@ -6,7 +6,10 @@
 #include "device.h"
 #include "real.h"
 
-enum { STAGING_SIZE = 8 << 20 }; /* of one of the two */
+enum {
+	STAGING_SIZE = 8 << 20, /* of one of the two */
+	PACE_BYTES = 32 << 20,
+};
 
 CUresult transfer_open(struct transfer *t)
 {
@@ -14,8 +17,12 @@ CUresult transfer_open(struct transfer *t)
 
 	*t = (struct transfer){.stream = NULL};
 	err = driver()->cuStreamCreate(&t->stream, CU_STREAM_NON_BLOCKING);
-	for (int i = 0; i < TRANSFER_WINDOW && err == CUDA_SUCCESS; i++)
+	for (int i = 0; i < TRANSFER_WINDOW && err == CUDA_SUCCESS; i++) {
 		err = driver()->cuEventCreate(&t->marks[i], CU_EVENT_DISABLE_TIMING);
+		if (err == CUDA_SUCCESS)
+			err = driver()->cuEventCreate(
+				&t->paces[i], CU_EVENT_DISABLE_TIMING);
+	}
 	if (err != CUDA_SUCCESS)
 		transfer_close(t);
 	return err;
@@ -36,6 +43,7 @@ CUresult transfer_close(struct transfer *t)
 		return CUDA_SUCCESS;
 	err = device_wait_stream(t->stream);
 	destroy_events(t->marks, TRANSFER_WINDOW);
+	destroy_events(t->paces, TRANSFER_WINDOW);
 	destroy_events(t->staged, 2);
 	if (t->staging && err == CUDA_SUCCESS)
 		driver()->cuMemFreeHost(t->staging);
@@ -56,6 +64,23 @@ CUresult transfer_mark(struct transfer *t)
 		return CUDA_SUCCESS;
 	err = driver()->cuEventSynchronize(t->marks[t->ended % TRANSFER_WINDOW]);
 	t->ended += err == CUDA_SUCCESS;
+	return err;
+}
+
+CUresult transfer_pace(struct transfer *t, size_t bytes)
+{
+	CUevent event = t->paces[t->paced % TRANSFER_WINDOW];
+	CUresult err = CUDA_SUCCESS;
+
+	t->unpaced += bytes;
+	if (t->unpaced < PACE_BYTES)
+		return CUDA_SUCCESS;
+	if (t->paced >= TRANSFER_WINDOW)
+		err = driver()->cuEventSynchronize(event);
+	if (err == CUDA_SUCCESS)
+		err = driver()->cuEventRecord(event, t->stream);
+	t->unpaced = 0;
+	t->paced++;
 	return err;
 }
 

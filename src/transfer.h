@@ -23,6 +23,9 @@ struct transfer {
 	size_t ended;  /* batches of them whose copies are known to have ended */
 	char *staging; /* two pinned buffers for host memory that is not */
 	CUevent staged[2];
+	CUevent paces[TRANSFER_WINDOW];
+	size_t paced;   /* how many there have been */
+	size_t unpaced; /* bytes begun since the last one */
 };
 
 CUresult transfer_open(struct transfer *t);
@@ -33,6 +36,10 @@ CUresult transfer_close(struct transfer *t);
 /* What was begun since the last mark is one batch. Waits until fewer than TRANSFER_WINDOW
  * batches are in flight. */
 CUresult transfer_mark(struct transfer *t);
+
+/* So many bytes more have been begun. Waits while as many are in flight as a few batches
+ * have: of one large block too, what has been begun is not far from what is done. */
+CUresult transfer_pace(struct transfer *t, size_t bytes);
 
 /* Waits for all that was begun. */
 CUresult transfer_drain(struct transfer *t);

@@ -27,6 +27,7 @@ struct work {
 	bool releasing;  /* pause: something has been unmapped */
 	size_t released; /* pause: blocks of those without contents to keep */
 	double deadline; /* resume: until when to wait for memory */
+	uint64_t filled; /* resume: bytes of those without contents that are back */
 	struct stayput_device_report report;
 	int err; /* of its last step */
 	char sentence[WORK_SENTENCE];

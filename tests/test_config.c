@@ -169,6 +169,21 @@ static void waits_are_seconds_with_a_point(void)
 	CHECK_EQ(strlen(complaints), 0);
 }
 
+static void control_is_a_switch_or_a_path(void)
+{
+	char complaints[1024];
+
+	CHECK(!read_one("NOTHING", "", complaints).control);
+	CHECK(!read_one("STAYPUT_CONTROL", "0", complaints).control);
+	CHECK(read_one("STAYPUT_CONTROL", "1", complaints).control);
+	CHECK(!read_one("STAYPUT_CONTROL", "1", complaints).control_path);
+	CHECK(read_one("STAYPUT_CONTROL", "/run/a", complaints).control);
+	CHECK_EQ(strcmp(read_one("STAYPUT_CONTROL", "/run/a", complaints).control_path,
+			 "/run/a"),
+		0);
+	CHECK_EQ(strlen(complaints), 0);
+}
+
 static void host_memory_limits_take_sizes_and_percent(void)
 {
 	char complaints[1024];
@@ -214,6 +229,8 @@ static void malformed_values_are_told_and_the_default_holds(void)
 		{"STAYPUT_THREADS", "0"},
 		{"STAYPUT_THREADS", "257"},
 		{"STAYPUT_VERIFY", "on"},
+		{"STAYPUT_CONTROL", "yes"},
+		{"STAYPUT_CONTROL", "a.sock"},
 		{"STAYPUT_LOG", "2"},
 		{"STAYPUT_LOG", "WARN"},
 		{"STAYPUT_LOG", "warning"},
@@ -230,6 +247,7 @@ static void malformed_values_are_told_and_the_default_holds(void)
 		CHECK_EQ(c.host_limit_percent, 80);
 		CHECK_EQ(c.host_keep, SIZE_MAX);
 		CHECK(!c.verify);
+		CHECK(!c.control && !c.control_path);
 		CHECK_EQ(strlen(c.default_tag), 0);
 		CHECK_HAS(complaints, bad[i].name);
 		CHECK_HAS(complaints, bad[i].value);
@@ -258,6 +276,7 @@ int main(int argc, char **argv)
 		TEST(exclusions_are_replaced_or_added_to),
 		TEST(malformed_exclusions_are_told_and_the_default_holds),
 		TEST(waits_are_seconds_with_a_point),
+		TEST(control_is_a_switch_or_a_path),
 		TEST(host_memory_limits_take_sizes_and_percent),
 		TEST(malformed_values_are_told_and_the_default_holds),
 		TEST(a_complaint_too_long_for_its_buffer_is_cut),
