@@ -507,7 +507,7 @@ static void host_copy_shows_paused_contents_and_nothing_else(void)
 static void lists_and_snapshots_say_what_is_there(void)
 {
 	struct stayput_region_info infos[2] = {{.struct_size = sizeof *infos}};
-	char json[2048], cut[16];
+	char json[4096], cut[16];
 	size_t count;
 
 	region_malloc("a", STAYPUT_DISCARD, 4 * MIB);

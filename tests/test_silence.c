@@ -126,7 +126,7 @@ static void memory_by_others_is_counted_until_it_is_released(void)
 	CHECK_EQ(region_info("r").count_foreign_vmm, 1);
 	CHECK_HAS(snapshot(), "\"bytes_foreign_vmm\":6291456,\"count_foreign_vmm\":1,");
 	CHECK_HAS(snapshot(), "\"foreign_vmm\":{\"pytorch\":2097152,\"xla\":4194304,"
-			      "\"other\":6291456}}");
+			      "\"other\":6291456}");
 	release(pytorch, handle);
 	CHECK_HAS(snapshot(), "\"foreign_vmm\":{\"pytorch\":0,\"xla\":4194304,");
 }

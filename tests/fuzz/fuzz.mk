@@ -2,7 +2,7 @@
 # The reader of requests: replayed by the tests, and under libFuzzer by hand.
 
 FUZZ_SECONDS ?= 600
-FUZZED       := control_request config json log
+FUZZED       := control_request config config_rules json log
 
 $(B)/fuzz_request.o: tests/fuzz/request.c | $(B)/.gitignore
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
