@@ -97,6 +97,7 @@ def pause(
     policy: AnyPolicy | None = None,
     block: bool = True,
     fail_if_held: bool = False,
+    only_if_idle: bool = False,
     progress: bool = False,
 ) -> Report:
     """Gives the device memory of these regions back, all or nothing; without tags, of
@@ -109,6 +110,7 @@ def pause(
     policy        host, discard or zero for everything this releases, instead of its own
     block         False: Busy instead of waiting for another operation
     fail_if_held  Busy when other processes have some of it open
+    only_if_idle  Busy when there is work in flight, instead of waiting for it
     progress      a tqdm bar, if tqdm is installed
 
     What stayput_pause_ex() of stayput.h can answer is raised: OutOfHostMemory, Busy, ...
@@ -117,6 +119,7 @@ def pause(
     options.policy = 0 if policy is None else policy_code(policy)
     options.no_block = not block or wait is not None
     options.fail_if_held = fail_if_held
+    options.only_if_idle = only_if_idle
     with _bar("pause", tags, progress):
         return _patiently(wait, lambda: _operate("pause", tags, options))
 

@@ -25,7 +25,7 @@ class Options(ctypes.Structure):
         ("no_block", c_int),
         ("wait_ms", ctypes.c_int64),
         ("fail_if_held", c_int),
-        ("reserved", c_int),
+        ("only_if_idle", c_int),
     ]
 
 

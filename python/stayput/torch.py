@@ -168,6 +168,7 @@ def pause(
     policy: _api.AnyPolicy | None = None,
     block: bool = True,
     fail_if_held: bool = False,
+    only_if_idle: bool = False,
     progress: bool = False,
 ) -> Report:
     """stayput.pause(), after giving back what PyTorch has cached and no tensor uses, in
@@ -191,6 +192,7 @@ def pause(
         policy=policy,
         block=block,
         fail_if_held=fail_if_held,
+        only_if_idle=only_if_idle,
         progress=progress,
     )
 

@@ -246,6 +246,8 @@ class Preloaded(Case):
         self.cuda.call("cudaStreamCreate", ctypes.byref(stream))
         self.cuda.call("cudaLaunchHostFunc", stream, callback, None)
         running.wait()
+        with self.assertRaises(stayput.Busy):
+            stayput.pause(only_if_idle=True)
         pauser = threading.Thread(target=stayput.pause)
         pauser.start()
         # The pause waits for the stream, which waits for this thread.
