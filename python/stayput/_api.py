@@ -96,22 +96,30 @@ def pause(
     wait: float | None = None,
     policy: AnyPolicy | None = None,
     block: bool = True,
+    fail_if_held: bool = False,
+    only_if_idle: bool = False,
     progress: bool = False,
 ) -> Report:
     """Gives the device memory of these regions back, all or nothing; without tags, of
     every region. Work that uses it must have been launched before, and is waited for.
 
-    wait      seconds to try again while the answer is Busy. None: another operation is
-              waited for as long as it takes, a stream capture not at all
-    policy    host, discard or zero for everything this releases, instead of its own
-    block     False: Busy instead of waiting for another operation
-    progress  a tqdm bar, if tqdm is installed
+    Memory that other processes have opened by CUDA IPC stays; the report says how much.
+
+    wait          seconds to try again while the answer is Busy. None: another operation is
+                  waited for as long as it takes, a stream capture not at all
+    policy        host, discard or zero for everything this releases, instead of its own
+    block         False: Busy instead of waiting for another operation
+    fail_if_held  Busy when other processes have some of it open
+    only_if_idle  Busy when there is work in flight, instead of waiting for it
+    progress      a tqdm bar, if tqdm is installed
 
     What stayput_pause_ex() of stayput.h can answer is raised: OutOfHostMemory, Busy, ...
     """
     options = _library.Options(ctypes.sizeof(_library.Options))
     options.policy = 0 if policy is None else policy_code(policy)
     options.no_block = not block or wait is not None
+    options.fail_if_held = fail_if_held
+    options.only_if_idle = only_if_idle
     with _bar("pause", tags, progress):
         return _patiently(wait, lambda: _operate("pause", tags, options))
 
@@ -145,9 +153,10 @@ def _operate(name: str, tags: Sequence[str], options: _library.Options) -> Repor
     texts = (ctypes.c_char_p * len(tags))(*map(_tag, tags)) if tags else None
     function = getattr(library(), f"stayput_{name}_ex")
     code = function(texts, len(tags), ctypes.byref(options), ctypes.byref(report))
-    result = _report.from_struct(name, report)
+    sentence = _library.last_error()
+    result = _report.from_struct(name, report, sentence)
     if code != 0:
-        error = from_code(code, _library.last_error())
+        error = from_code(code, sentence)
         error.report = result
         raise error
     return result
@@ -229,6 +238,9 @@ def query(ptr: int) -> Info:
     )
 
 
+_AMOUNTS = ("active", "paused", "kept", "device", "backup", "stream_ordered", "foreign_vmm")
+
+
 @dataclass(frozen=True)
 class Region:
     """How much a region holds, on all devices: struct stayput_region_info."""
@@ -244,11 +256,15 @@ class Region:
     count_paused: int
     count_kept: int
     mappings: int
+    bytes_stream_ordered: int
+    count_stream_ordered: int
+    bytes_foreign_vmm: int
+    count_foreign_vmm: int
 
     def __str__(self) -> str:
         parts = [
-            f"{_report.size(getattr(self, 'bytes_' + name))} {name}"
-            for name in ("active", "paused", "kept", "device", "backup")
+            f"{_report.size(getattr(self, 'bytes_' + name))} {name.replace('_', ' ')}"
+            for name in _AMOUNTS
             if getattr(self, "bytes_" + name)
         ]
         return f"{self.tag}: {self.state}" + "".join(", " + part for part in parts)

@@ -24,6 +24,8 @@ class Options(ctypes.Structure):
         ("policy", c_int),
         ("no_block", c_int),
         ("wait_ms", ctypes.c_int64),
+        ("fail_if_held", c_int),
+        ("only_if_idle", c_int),
     ]
 
 
@@ -45,6 +47,7 @@ class DeviceReport(ctypes.Structure):
         ("seconds_create", ctypes.c_double),
         ("seconds_map", ctypes.c_double),
         ("copied_per_second", ctypes.c_double),
+        ("bytes_held", c_uint64),
     ]
 
 
@@ -57,6 +60,7 @@ class Report(ctypes.Structure):
         ("device_count", c_uint64),
         ("total", DeviceReport),
         ("device", DeviceReport * REPORT_DEVICES),
+        ("bytes_stream_ordered", c_uint64),
     ]
 
 
@@ -89,6 +93,10 @@ class RegionInfo(ctypes.Structure):
         ("count_paused", c_uint64),
         ("count_kept", c_uint64),
         ("mappings", c_uint64),
+        ("bytes_stream_ordered", c_uint64),
+        ("count_stream_ordered", c_uint64),
+        ("bytes_foreign_vmm", c_uint64),
+        ("count_foreign_vmm", c_uint64),
     ]
 
 

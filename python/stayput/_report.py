@@ -27,12 +27,13 @@ class DeviceReport:
     seconds_create: float
     seconds_map: float
     copied_per_second: float
+    bytes_held: int
 
     def __str__(self) -> str:
         parts = [
             f"{size(getattr(self, 'bytes_' + name))} {name}"
             + (f" at {self.copied_per_second / 1e9:.1f} GB/s" if name == "copied" else "")
-            for name in ("released", "restored", "copied", "unchanged", "zeroed")
+            for name in ("released", "restored", "copied", "unchanged", "zeroed", "held")
             if getattr(self, "bytes_" + name)
         ]
         phases = [
@@ -62,6 +63,8 @@ class Report:
     seconds: float
     total: DeviceReport
     devices: tuple[DeviceReport, ...]
+    bytes_stream_ordered: int
+    note: str  # which tag other processes hold, and who they are; "" when bytes_held is 0
 
     def __repr__(self) -> str:
         plural = "" if self.allocations == 1 else "s"
@@ -69,6 +72,8 @@ class Report:
         if self.failed:
             head += f", {self.failed} failed"
         head += f" in {self.seconds * 1e3:.1f} ms"
+        if self.bytes_stream_ordered:
+            head += f", {size(self.bytes_stream_ordered)} stream-ordered stay"
         if len(self.devices) == 1:
             return f"{head}; GPU {self.devices[0].device}: {self.devices[0]}>"
         lines = [f"\n  GPU {part.device}: {part}" for part in self.devices]
@@ -77,7 +82,7 @@ class Report:
         return head + "".join(lines) + ">"
 
 
-def from_struct(operation: str, report: _library.Report) -> Report:
+def from_struct(operation: str, report: _library.Report, sentence: str) -> Report:
     """A Report with the values of the C struct."""
     parts = report.device[: min(report.device_count, _library.REPORT_DEVICES)]
     return Report(
@@ -87,6 +92,8 @@ def from_struct(operation: str, report: _library.Report) -> Report:
         seconds=report.seconds,
         total=_device(report.total),
         devices=tuple(sorted(map(_device, parts), key=lambda part: part.device)),
+        bytes_stream_ordered=report.bytes_stream_ordered,
+        note=sentence if report.total.bytes_held else "",
     )
 
 

@@ -111,8 +111,8 @@ def region(
 
 @contextlib.contextmanager
 def native(device: Device = None) -> Iterator[None]:
-    """Tensors that this thread makes inside are native memory, which other processes may
-    open by CUDA IPC: `with` or decorator."""
+    """Tensors that this thread makes inside are native memory, which any other process may
+    open by CUDA IPC, and which is never paused: `with` or decorator."""
     _require()
     with _api.native(), _isolated(_NATIVE, _indices(device)):
         yield
@@ -167,6 +167,8 @@ def pause(
     wait: float | None = None,
     policy: _api.AnyPolicy | None = None,
     block: bool = True,
+    fail_if_held: bool = False,
+    only_if_idle: bool = False,
     progress: bool = False,
 ) -> Report:
     """stayput.pause(), after giving back what PyTorch has cached and no tensor uses, in
@@ -184,7 +186,15 @@ def pause(
     if empty_cache:
         with _unrouted():
             _empty_cache()
-    return _api.pause(*tags, wait=wait, policy=policy, block=block, progress=progress)
+    return _api.pause(
+        *tags,
+        wait=wait,
+        policy=policy,
+        block=block,
+        fail_if_held=fail_if_held,
+        only_if_idle=only_if_idle,
+        progress=progress,
+    )
 
 
 def resume(

@@ -3,7 +3,9 @@
 
 import ctypes
 import os
+import subprocess
 import sys
+import tempfile
 import threading
 import types
 
@@ -158,6 +160,16 @@ class Preloaded(Case):
         library.stayput_region_list = racing
         self.assertEqual([r.tag for r in stayput.regions()], ["a", "b"])
 
+    def test_stream_ordered_memory_is_counted(self):
+        self.allocate()
+        ptr = ctypes.c_void_p()
+        with stayput.region("weights"):
+            self.cuda.call("cudaMallocAsync", ctypes.byref(ptr), ctypes.c_size_t(MIB), None)
+        self.assertEqual(stayput.region_info("weights").bytes_stream_ordered, MIB)
+        report = stayput.pause()
+        self.assertEqual(report.bytes_stream_ordered, MIB)
+        self.assertIn("1.0 MiB stream-ordered stay", repr(report))
+
     def test_snapshot_is_parsed(self):
         self.allocate()
         shot = stayput.snapshot()
@@ -234,6 +246,8 @@ class Preloaded(Case):
         self.cuda.call("cudaStreamCreate", ctypes.byref(stream))
         self.cuda.call("cudaLaunchHostFunc", stream, callback, None)
         running.wait()
+        with self.assertRaises(stayput.Busy):
+            stayput.pause(only_if_idle=True)
         pauser = threading.Thread(target=stayput.pause)
         pauser.start()
         # The pause waits for the stream, which waits for this thread.
@@ -315,6 +329,47 @@ class Preloaded(Case):
     def test_active_and_found(self):
         self.assertTrue(stayput.is_active())
         self.assertEqual(stayput.library().stayput_version().decode(), stayput.__version__)
+
+
+IMPORTER = """
+import ctypes, sys
+from support import Runtime
+
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+
+cuda, ptr = Runtime(), ctypes.c_void_p()
+handle = Handle.from_buffer_copy(bytes.fromhex(sys.argv[1]))
+cuda.call("cudaIpcOpenMemHandle", ctypes.byref(ptr), handle, 1)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+class Shared(Case):
+    def test_pause_says_what_other_processes_hold(self):
+        cuda, folder = Runtime(), tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        os.environ["FAKECUDA_SHARE"] = folder.name + "/share"
+        with stayput.region("weights"):
+            ptr = cuda.malloc(4 * MIB)
+        handle = ctypes.create_string_buffer(64)
+        cuda.call("cudaIpcGetMemHandle", handle, ctypes.c_void_p(ptr))
+        importer = subprocess.Popen(
+            [sys.executable, "-c", IMPORTER, handle.raw.hex()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.assertEqual(importer.stdout.readline(), b"open\n")
+        report = stayput.pause()
+        self.assertEqual(report.total.bytes_held, 4 * MIB)
+        self.assertIn(str(importer.pid), report.note)
+        self.assertIn("4.0 MiB held", repr(report))
+        with self.assertRaises(stayput.Busy):
+            stayput.pause(fail_if_held=True)
+        importer.communicate()
+        report = stayput.pause()
+        self.assertEqual((report.total.bytes_released, report.note), (4 * MIB, ""))
 
 
 class Small(Case):
