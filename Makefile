@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make             build/libstayput.so, build/libstayput-deep.so, build/libstayput-tms.so
+# make             build/stayput, build/libstayput.so, -deep.so and -tms.so
 # make demo        the main job in one run: on the GPU if there is one, else on the fake
 # make test        every test, on the fake driver; TEST=name runs one; SAN=address, thread
 # make wheel       the Python package with the libraries: build/wheel/stayput-*.whl
@@ -41,7 +41,7 @@ OBJ   := $(filter-out $(DEEP) $(TMS),$(patsubst src/%.c,$(B)/%.o,$(wildcard src/
 TESTS := $(patsubst tests/%.c,$(B)/%,$(wildcard tests/test_*.c)) \
          $(patsubst tests/%.sh,$(B)/%,$(wildcard tests/test_*.sh))
 
-all: $(B)/libstayput.so $(B)/libstayput-deep.so $(B)/libstayput-tms.so
+all: $(B)/libstayput.so $(B)/libstayput-deep.so $(B)/libstayput-tms.so $(B)/stayput
 
 $(B)/libstayput.so: $(OBJ) src/stayput.map
 	$(CC) $(ALL_CFLAGS) $(LINK_SO) -o $@ $(OBJ) $(LDFLAGS)
@@ -67,6 +67,22 @@ lookup-table:
 
 $(B)/%.o: src/%.c | $(B)/.gitignore
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
+
+# The program, which reads settings and host memory with the library's own code.
+CLI_OBJ := $(patsubst cli/%.c,$(B)/cli/%.o,$(wildcard cli/*.c)) $(B)/config.o $(B)/config_rules.o \
+           $(B)/log.o $(B)/hostmem.o
+
+$(B)/stayput: $(CLI_OBJ)
+	$(CC) $(ALL_CFLAGS) -o $@ $^ $(LDFLAGS) -lcjson -ldl
+
+$(B)/cli/%.o: cli/%.c | $(B)/cli
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
+
+$(B)/cli: | $(B)/.gitignore
+	@echo '#include <cjson/cJSON.h>' | $(CC) $(CPPFLAGS) -E - >/dev/null 2>&1 || \
+		{ echo 'cjson/cJSON.h was not found, which $(B)/stayput needs. Install' \
+		'libcjson-dev (Debian, Ubuntu) or cjson-devel (Fedora)' >&2; exit 1; }
+	mkdir -p $@
 
 # Build folders are ignored by git without a file at the top that says so.
 $(B)/.gitignore:
@@ -105,9 +121,9 @@ $(B)/test_tms: tests/test_tms.c $(B)/libstayput-tms.so fakecuda
 		$(LINK_TEST:-lstayput=-lstayput-tms) $(LDFLAGS)
 
 -include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk \
-	tests/python/python.mk tests/fuzz/fuzz.mk
+	tests/python/python.mk tests/fuzz/fuzz.mk tests/cli/cli.mk
 
-test: all fakecuda loading deep python $(TESTS)
+test: all fakecuda loading deep python cli-tests $(TESTS)
 	tests/run.sh $(B) $(TEST)
 
 check-elf: all
@@ -143,6 +159,6 @@ format:
 clean:
 	rm -rf build build-address build-thread python/build python/*.egg-info
 
--include $(wildcard $(B)/*.d $(B)/fake/*.d)
+-include $(wildcard $(B)/*.d $(B)/cli/*.d $(B)/fake/*.d)
 .PHONY: all lookup-table test check-elf bench demo install uninstall format clean fakecuda loading \
 	deep python fuzz

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stayput show - all that processes say of themselves. */
+#include <getopt.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli.h"
+#include "client.h"
+#include "format.h"
+#include "view.h"
+
+static const char help[] =
+	"usage: stayput show PID... [--json]\n"
+	"\n"
+	"Shows regions, devices, host memory, what is being done and how the last operation\n"
+	"went.\n"
+	"\n"
+	"  --json       an array of the processes' own snapshots, sizes in bytes\n"
+	"  -h, --help\n"
+	"\n"
+	"  stayput show 4711\n"
+	"  stayput show --json 4711 | jq '.[0].regions[] | {tag, bytes_device}'\n";
+
+enum { CELL = 40 };
+
+/* "> 1.5 GiB", for a table. */
+static const char *cell(const cJSON *object, const char *name, char buf[CELL])
+{
+	buf[0] = '>';
+	bytes_text(number_of(object, name), buf + 1, CELL - 1);
+	return buf;
+}
+
+static void print_regions(const cJSON *regions)
+{
+	struct table table = {0};
+	const cJSON *r;
+
+	ROW(&table, "REGION", "STATE", ">ACTIVE", ">PAUSED", ">NATIVE", ">DEVICE",
+		">BACKUP", ">ALLOCATIONS");
+	cJSON_ArrayForEach(r, regions)
+	{
+		char text[6][CELL];
+
+		snprintf(text[5], CELL, ">%.0f",
+			number_of(r, "count_active") + number_of(r, "count_paused") +
+				number_of(r, "count_kept"));
+		ROW(&table, word_of(r, "tag"), word_of(r, "state"),
+			cell(r, "bytes_active", text[0]),
+			cell(r, "bytes_paused", text[1]), cell(r, "bytes_kept", text[2]),
+			cell(r, "bytes_device", text[3]),
+			cell(r, "bytes_backup", text[4]), text[5]);
+	}
+	table_print(&table, stdout, "  ", 0, "");
+}
+
+/* "released 1.5 GiB" for each member with a size that is not 0. */
+static void print_sizes(const cJSON *object)
+{
+	const char *comma = "";
+	const cJSON *item;
+
+	cJSON_ArrayForEach(item, object)
+	{
+		char text[CELL];
+
+		if (strncmp(item->string, "bytes_", 6) != 0 || item->valuedouble == 0)
+			continue;
+		printf("%s %s %s", comma, item->string + 6,
+			bytes_text(item->valuedouble, text, sizeof text));
+		comma = ",";
+	}
+	if (!*comma)
+		printf(" nothing");
+}
+
+static void print_tags(const cJSON *operation)
+{
+	const cJSON *tag;
+
+	cJSON_ArrayForEach(tag, cJSON_GetObjectItemCaseSensitive(operation, "tags"))
+		if (cJSON_IsString(tag)) printf(" %s", tag->valuestring);
+}
+
+static void print_phases(const cJSON *report)
+{
+	const cJSON *item;
+
+	cJSON_ArrayForEach(item, report)
+	{
+		char text[CELL];
+
+		if (strncmp(item->string, "seconds_", 8) == 0 && item->valuedouble > 0)
+			printf(", %s %s", item->string + 8,
+				seconds_text(item->valuedouble, text, sizeof text));
+	}
+}
+
+static void print_last(const cJSON *last)
+{
+	const cJSON *report = cJSON_GetObjectItemCaseSensitive(last, "report");
+	const cJSON *total = cJSON_GetObjectItemCaseSensitive(report, "total"), *device;
+	char text[CELL], when[CELL] = "";
+	time_t at = (time_t)number_of(last, "at");
+	struct tm tm;
+
+	if (at && localtime_r(&at, &tm))
+		strftime(when, sizeof when, " at %F %T", &tm);
+	printf("  last: %s", word_of(last, "do"));
+	print_tags(last);
+	printf("%s, %s", when,
+		seconds_text(number_of(report, "seconds"), text, sizeof text));
+	if (number_of(last, "code") != 0)
+		printf(", failed (%s): %s", word_of(last, "name"),
+			word_of(last, "message"));
+	printf("\n   ");
+	print_sizes(total);
+	print_phases(total);
+	printf("\n");
+	cJSON_ArrayForEach(device, cJSON_GetObjectItemCaseSensitive(report, "devices"))
+	{
+		printf("    device %.0f:", number_of(device, "device"));
+		print_sizes(device);
+		print_phases(device);
+		printf("\n");
+	}
+}
+
+static void print_running(const cJSON *operation)
+{
+	char done[CELL], total[CELL], seconds[CELL];
+
+	printf("  running: %s", word_of(operation, "do"));
+	print_tags(operation);
+	printf(", %s of %s, for %s\n",
+		bytes_text(number_of(operation, "bytes"), done, sizeof done),
+		bytes_text(number_of(operation, "total"), total, sizeof total),
+		seconds_text(number_of(operation, "seconds"), seconds, sizeof seconds));
+}
+
+static void print_process(const struct process *process, const cJSON *snapshot)
+{
+	const struct totals t = totals_of(snapshot);
+	const cJSON *item, *last = cJSON_GetObjectItemCaseSensitive(snapshot, "last");
+	char user[64], command[1024], host[CELL], idle[CELL];
+
+	printf("%d %s, %s, library %s: %s\n", (int)process->pid,
+		user_name(process->uid, user, sizeof user), t.state,
+		word_of(snapshot, "version"),
+		command_of(process, snapshot, command, sizeof command));
+	print_regions(cJSON_GetObjectItemCaseSensitive(snapshot, "regions"));
+	cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(snapshot, "devices"))
+	{
+		printf("  device %.0f:", number_of(item, "device"));
+		print_sizes(item);
+		printf("\n");
+	}
+	printf("  host memory: %s, of it %s idle\n",
+		bytes_text(number_of(snapshot, "host_bytes"), host, sizeof host),
+		bytes_text(number_of(snapshot, "host_bytes_idle"), idle, sizeof idle));
+	cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(snapshot, "running"))
+		print_running(item);
+	if (cJSON_IsObject(last))
+		print_last(last);
+}
+
+static int show(int argc, char **argv)
+{
+	struct processes found = {0};
+	size_t missing, silent = 0;
+	cJSON *all;
+	bool json;
+	int code;
+
+	if (!plain_options(&show_command, argc, argv, &json, &code))
+		return code;
+	if (!client_pids("show", argv + optind, argc - optind))
+		return USAGE;
+	client_choose(&found, argv + optind, argc - optind, false, &missing);
+	all = cJSON_CreateArray();
+	for (size_t i = 0; i < found.count; i++) {
+		cJSON *snapshot = client_show(&found.list[i]);
+
+		if (!snapshot) {
+			say(FAILED, "process %d does not answer", (int)found.list[i].pid);
+			silent++;
+			continue;
+		}
+		if (!json)
+			print_process(&found.list[i], snapshot);
+		cJSON_AddItemToArray(all, snapshot);
+	}
+	code = missing + silent == 0 ? DONE
+	       : missing + silent < (size_t)(argc - optind) ? PARTLY
+	       : silent ? FAILED : NO_PROCESS;
+	client_free(&found);
+	if (json)
+		print_json(all);
+	else
+		cJSON_Delete(all);
+	return code;
+}
+
+const struct command show_command = {
+	"show", show, "regions, devices and the last operation of processes", help};

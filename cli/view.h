@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a process says of itself, added up for tables. */
+#ifndef VIEW_H
+#define VIEW_H
+
+#include "client.h"
+
+struct totals {
+	double active, paused, native, device, backup;
+	const char *state; /* "active", "paused", "partly", "empty", "pausing", "resuming" */
+};
+
+struct totals totals_of(const cJSON *snapshot);
+
+/* The command line as /proc has it, or where that cannot be read, as the process says. */
+const char *command_of(
+	const struct process *process, const cJSON *snapshot, char *buf, size_t size);
+
+#endif
