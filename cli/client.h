@@ -50,11 +50,12 @@ cJSON *client_request(const char *verb);
 /* False when the connection is broken. Requests are small: a full socket counts as that. */
 bool client_send(struct process *process, const cJSON *request);
 
-/* Takes in what has arrived. False once the connection is broken or at its end, or what
- * comes is no answer: fd is -1 then. */
+/* Takes in what has arrived. False once the connection is broken or at its end, or a line is
+ * too long: fd is -1 then. What came before can be taken still. */
 bool client_fill(struct process *process);
 
-/* The next whole answer that has arrived, to be freed by the caller, or NULL. */
+/* The next whole answer that has arrived, to be freed by the caller, or NULL; after what is
+ * no JSON object fd is -1. */
 cJSON *client_next(struct process *process);
 
 /* Asks for the snapshot and waits some seconds for it. NULL when none came; the caller

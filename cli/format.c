@@ -27,6 +27,8 @@ const char *seconds_text(double seconds, char *buf, size_t size)
 	if (seconds >= 99.5)
 		snprintf(buf, size, "%.0f min %.0f s", (double)(long)(seconds / 60),
 			(double)((long)(seconds + 0.5) % 60));
+	else if (seconds < 0.0995)
+		snprintf(buf, size, "%.*f ms", seconds >= 0.00995 ? 0 : 1, seconds * 1000);
 	else
 		snprintf(buf, size, "%.*f s", seconds >= 9.95 ? 0 : seconds >= 0.995 ? 1 : 2,
 			seconds);

@@ -13,7 +13,7 @@
  * these return their buffer. */
 const char *bytes_text(double bytes, char *buf, size_t size);
 
-/* "0.31 s", "12 s", "3 min 20 s". */
+/* "27 ms", "0.31 s", "12 s", "3 min 20 s". */
 const char *seconds_text(double seconds, char *buf, size_t size);
 
 /* The login name, or the number of a user without one. */

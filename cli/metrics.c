@@ -44,6 +44,15 @@ static const struct family families[] = {
 		"Allocations in the region that are usable.", "regions", "count_active"},
 	{"stayput_region_paused_allocations", "gauge",
 		"Allocations in the region that are paused.", "regions", "count_paused"},
+	{"stayput_device_active_bytes", "gauge",
+		"Memory in regions on the device that is usable, as asked for.", "devices",
+		"bytes_active"},
+	{"stayput_device_paused_bytes", "gauge",
+		"Memory in regions on the device that is paused, as asked for.", "devices",
+		"bytes_paused"},
+	{"stayput_device_bytes", "gauge",
+		"Physical memory of the device behind regions.", "devices",
+		"bytes_device"},
 	{"stayput_host_bytes", "gauge", "Pinned host memory for backups.", NULL,
 		"host_bytes"},
 	{"stayput_host_idle_bytes", "gauge",
@@ -75,8 +84,9 @@ static void print_sample(
 		putchar('"');
 	}
 	if (cJSON_IsNumber(device))
-		printf(",device=\"%.0f\"", device->valuedouble);
-	printf("} %.17g\n", value);
+		printf(",device=\"%.0f\",uuid=\"%s\"", device->valuedouble,
+			word_of(object, "uuid"));
+	printf("} %.15g\n", value);
 }
 
 static void print_family(const struct family *family, const struct processes *found,
@@ -124,7 +134,7 @@ static void print_last(const struct processes *found, cJSON *const *snapshots)
 							last, "report");
 
 			if (cJSON_IsObject(last))
-				printf("%s{pid=\"%d\",operation=\"%s\"} %.17g\n",
+				printf("%s{pid=\"%d\",operation=\"%s\"} %.15g\n",
 					kinds[f].name, (int)found->list[i].pid,
 					word_of(last, "do"),
 					number_of(from, kinds[f].member));

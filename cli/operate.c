@@ -270,9 +270,6 @@ static void take_answer(struct job *job, cJSON *answer, struct progress *progres
 	for (int i = 0; i < 2 && !job->outcome; i++) {
 		cJSON *what = cJSON_DetachItemFromObjectCaseSensitive(answer, kinds[i]);
 
-		if (what && i == 1 && cJSON_HasObjectItem(answer, "report"))
-			cJSON_AddItemToObject(what, "report",
-				cJSON_DetachItemFromObjectCaseSensitive(answer, "report"));
 		if (what)
 			finish(job, kinds[i], what);
 	}
@@ -282,9 +279,9 @@ static void take_answer(struct job *job, cJSON *answer, struct progress *progres
 /* What a process has to say now. */
 static void take_in(const struct wish *wish, struct job *job, struct progress *progress)
 {
-	bool open = client_fill(job->process);
 	cJSON *answer;
 
+	client_fill(job->process);
 	while (!job->outcome && (answer = client_next(job->process))) {
 		bool told = cJSON_HasObjectItem(answer, "progress");
 
@@ -293,7 +290,7 @@ static void take_in(const struct wish *wish, struct job *job, struct progress *p
 			progress_tell(wish->pause ? "pausing" : "resuming",
 				(int)job->process->pid, progress);
 	}
-	if (!job->outcome && !open)
+	if (!job->outcome && job->process->fd < 0)
 		finish_broken(job);
 }
 

@@ -36,12 +36,16 @@ static void rate_text(const struct progress *p, char *buf, size_t size)
 		buf[0] = '\0';
 }
 
+/* An operation without regions of its own yet waits for another one. */
 static void size_text(const struct progress *p, char *buf, size_t size)
 {
 	char done[TEXT], total[TEXT];
 
-	snprintf(buf, size, "%s of %s", bytes_text(p->bytes, done, sizeof done),
-		bytes_text(p->total, total, sizeof total));
+	if (p->total == 0)
+		snprintf(buf, size, "waiting for another operation");
+	else
+		snprintf(buf, size, "%s of %s", bytes_text(p->bytes, done, sizeof done),
+			bytes_text(p->total, total, sizeof total));
 }
 
 void progress_draw(const char *verb, const struct progress *list, size_t count)

@@ -11,8 +11,9 @@ static const char help[] =
 	"usage: stayput ps [--json]\n"
 	"\n"
 	"Lists your processes under stayput; for root, everybody's. ACTIVE is memory in regions\n"
-	"that is usable, PAUSED what a resume brings back, NATIVE what is never released,\n"
-	"DEVICE what the regions take on the devices now, BACKUP host memory for contents.\n"
+	"that is usable, PAUSED what a resume brings back, DEVICE what the regions take on the\n"
+	"devices now, NATIVE what the process has there beside them, its contexts included (by\n"
+	"NVML; - where it cannot tell), BACKUP host memory for contents.\n"
 	"\n"
 	"  --json       an array of objects, sizes in bytes\n"
 	"  -h, --help\n"
@@ -22,7 +23,7 @@ static const char help[] =
 
 static cJSON *object_of(const struct process *process, const cJSON *snapshot)
 {
-	const struct totals t = totals_of(snapshot);
+	const struct totals t = totals_of(process, snapshot);
 	char user[64], command[1024];
 	cJSON *object = cJSON_CreateObject();
 
@@ -34,7 +35,10 @@ static cJSON *object_of(const struct process *process, const cJSON *snapshot)
 	cJSON_AddStringToObject(object, "state", snapshot ? t.state : "no answer");
 	cJSON_AddNumberToObject(object, "bytes_active", t.active);
 	cJSON_AddNumberToObject(object, "bytes_paused", t.paused);
-	cJSON_AddNumberToObject(object, "bytes_native", t.native);
+	if (t.native >= 0)
+		cJSON_AddNumberToObject(object, "bytes_native", t.native);
+	else
+		cJSON_AddNullToObject(object, "bytes_native");
 	cJSON_AddNumberToObject(object, "bytes_device", t.device);
 	cJSON_AddNumberToObject(object, "bytes_backup", t.backup);
 	return object;
@@ -51,12 +55,15 @@ static void print_table(const cJSON *objects)
 		">BACKUP", "COMMAND");
 	cJSON_ArrayForEach(o, objects)
 	{
-		char pid[16], text[5][32] = {">", ">", ">", ">", ">"};
+		char pid[16], text[5][CELL];
 
 		snprintf(pid, sizeof pid, ">%.0f", number_of(o, "pid"));
-		for (int i = 0; i < 5; i++)
-			bytes_text(number_of(o, sizes[i]), text[i] + 1,
-				sizeof text[i] - 1);
+		for (int i = 0; i < 5; i++) {
+			const cJSON *size =
+				cJSON_GetObjectItemCaseSensitive(o, sizes[i]);
+
+			size_cell(cJSON_IsNumber(size) ? size->valuedouble : -1, text[i]);
+		}
 		ROW(&table, pid, word_of(o, "user"), word_of(o, "state"), text[0],
 			text[1], text[2], text[3], text[4], word_of(o, "command"));
 	}

@@ -147,9 +147,9 @@ static void write_gpus(struct recorder *r)
 static void take_answers(struct recorder *r)
 {
 	for (size_t i = r->found.count; i-- > 0;) {
-		bool open = client_fill(&r->found.list[i]);
 		cJSON *answer;
 
+		client_fill(&r->found.list[i]);
 		while ((answer = client_next(&r->found.list[i]))) {
 			const cJSON *result =
 				cJSON_GetObjectItemCaseSensitive(answer, "result");
@@ -159,7 +159,7 @@ static void take_answers(struct recorder *r)
 			r->asked[i] = false;
 			cJSON_Delete(answer);
 		}
-		if (!open)
+		if (r->found.list[i].fd < 0)
 			forget(r, i);
 	}
 }

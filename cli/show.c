@@ -21,14 +21,9 @@ static const char help[] =
 	"  stayput show 4711\n"
 	"  stayput show --json 4711 | jq '.[0].regions[] | {tag, bytes_device}'\n";
 
-enum { CELL = 40 };
-
-/* "> 1.5 GiB", for a table. */
 static const char *cell(const cJSON *object, const char *name, char buf[CELL])
 {
-	buf[0] = '>';
-	bytes_text(number_of(object, name), buf + 1, CELL - 1);
-	return buf;
+	return size_cell(number_of(object, name), buf);
 }
 
 static void print_regions(const cJSON *regions)
@@ -36,7 +31,7 @@ static void print_regions(const cJSON *regions)
 	struct table table = {0};
 	const cJSON *r;
 
-	ROW(&table, "REGION", "STATE", ">ACTIVE", ">PAUSED", ">NATIVE", ">DEVICE",
+	ROW(&table, "REGION", "STATE", ">ACTIVE", ">PAUSED", ">KEPT", ">DEVICE",
 		">BACKUP", ">ALLOCATIONS");
 	cJSON_ArrayForEach(r, regions)
 	{
@@ -99,6 +94,7 @@ static void print_phases(const cJSON *report)
 static void print_last(const cJSON *last)
 {
 	const cJSON *report = cJSON_GetObjectItemCaseSensitive(last, "report");
+	const cJSON *devices = cJSON_GetObjectItemCaseSensitive(report, "devices");
 	const cJSON *total = cJSON_GetObjectItemCaseSensitive(report, "total"), *device;
 	char text[CELL], when[CELL] = "";
 	time_t at = (time_t)number_of(last, "at");
@@ -117,7 +113,9 @@ static void print_last(const cJSON *last)
 	print_sizes(total);
 	print_phases(total);
 	printf("\n");
-	cJSON_ArrayForEach(device, cJSON_GetObjectItemCaseSensitive(report, "devices"))
+	if (cJSON_GetArraySize(devices) < 2)
+		return;
+	cJSON_ArrayForEach(device, devices)
 	{
 		printf("    device %.0f:", number_of(device, "device"));
 		print_sizes(device);
@@ -140,9 +138,9 @@ static void print_running(const cJSON *operation)
 
 static void print_process(const struct process *process, const cJSON *snapshot)
 {
-	const struct totals t = totals_of(snapshot);
+	const struct totals t = totals_of(process, snapshot);
 	const cJSON *item, *last = cJSON_GetObjectItemCaseSensitive(snapshot, "last");
-	char user[64], command[1024], host[CELL], idle[CELL];
+	char user[64], command[1024], host[CELL], idle[CELL], native[CELL];
 
 	printf("%d %s, %s, library %s: %s\n", (int)process->pid,
 		user_name(process->uid, user, sizeof user), t.state,
@@ -155,6 +153,9 @@ static void print_process(const struct process *process, const cJSON *snapshot)
 		print_sizes(item);
 		printf("\n");
 	}
+	if (t.native >= 0)
+		printf("  native, contexts included: %s\n",
+			bytes_text(t.native, native, sizeof native));
 	printf("  host memory: %s, of it %s idle\n",
 		bytes_text(number_of(snapshot, "host_bytes"), host, sizeof host),
 		bytes_text(number_of(snapshot, "host_bytes_idle"), idle, sizeof idle));

@@ -26,7 +26,7 @@ static const char help[] =
 	"  stayput top\n"
 	"  stayput top --count 1 >now.txt\n";
 
-enum { BAR = 24, TEXT = 40 };
+enum { BAR = 24, TEXT = CELL };
 
 /* "#####...": how much of `total` there is. */
 static const char *bar_text(double part, double total, char buf[BAR + 3])
@@ -74,26 +74,20 @@ static const char *state_text(
 	return buf;
 }
 
-static void size_cell(char buf[TEXT], double bytes)
-{
-	buf[0] = '>';
-	bytes_text(bytes, buf + 1, TEXT - 1);
-}
-
 static void add_sizes(struct table *table, const char *pid, const char *user,
 	const char *state, const double sizes[5], const char *what)
 {
-	char text[5][TEXT];
+	char text[5][CELL];
 
 	for (int i = 0; i < 5; i++)
-		size_cell(text[i], sizes[i]);
+		size_cell(sizes[i], text[i]);
 	ROW(table, pid, user, state, text[0], text[1], text[2], text[3], text[4], what);
 }
 
 static void add_process(
 	struct table *table, const struct process *process, const cJSON *snapshot)
 {
-	const struct totals t = totals_of(snapshot);
+	const struct totals t = totals_of(process, snapshot);
 	const double sizes[] = {t.active, t.paused, t.native, t.device, t.backup};
 	char pid[16], user[64], state[TEXT], command[1024];
 	const cJSON *r;

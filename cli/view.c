@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "format.h"
+#include "gpu.h"
 
 static const char *state_of(const cJSON *snapshot, const struct totals *t)
 {
@@ -22,23 +23,47 @@ static const char *state_of(const cJSON *snapshot, const struct totals *t)
 	return t->paused == 0 ? "active" : t->active == 0 ? "paused" : "partly";
 }
 
-struct totals totals_of(const cJSON *snapshot)
+/* What NVML sees of the process on its devices beyond what its regions have there. */
+static double native_of(const struct process *process, const cJSON *snapshot)
 {
-	struct totals t = {0};
-	const cJSON *region, *device;
+	const cJSON *device;
+	double native = -1;
+
+	cJSON_ArrayForEach(device, cJSON_GetObjectItemCaseSensitive(snapshot, "devices"))
+	{
+		double all, own = number_of(device, "bytes_device");
+		unsigned gpu;
+
+		if (!gpu_by_uuid(word_of(device, "uuid"), &gpu) ||
+			!gpu_process_memory(gpu, (unsigned)process->pid, &all))
+			continue;
+		native = (native < 0 ? 0 : native) + (all > own ? all - own : 0);
+	}
+	return native;
+}
+
+struct totals totals_of(const struct process *process, const cJSON *snapshot)
+{
+	struct totals t = {.native = native_of(process, snapshot)};
+	const cJSON *region;
 
 	cJSON_ArrayForEach(region, cJSON_GetObjectItemCaseSensitive(snapshot, "regions"))
 	{
 		t.active += number_of(region, "bytes_active");
 		t.paused += number_of(region, "bytes_paused");
-		t.native += number_of(region, "bytes_kept");
 		t.device += number_of(region, "bytes_device");
 		t.backup += number_of(region, "bytes_backup");
 	}
-	cJSON_ArrayForEach(device, cJSON_GetObjectItemCaseSensitive(snapshot, "devices"))
-		t.native += number_of(device, "bytes_native");
 	t.state = state_of(snapshot, &t);
 	return t;
+}
+
+const char *size_cell(double bytes, char buf[CELL])
+{
+	strcpy(buf, ">-");
+	if (bytes >= 0)
+		bytes_text(bytes, buf + 1, CELL - 1);
+	return buf;
 }
 
 const char *command_of(

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pty.py COLUMNS ROWS STEPS COMMAND... - runs a command on a terminal of that size and prints
+"""terminal.py COLUMNS ROWS STEPS COMMAND... - runs a command on a terminal of that size and prints
 all that it wrote there. STEPS, separated by commas, are done one after the other: "see=TEXT"
 waits until the text has been seen since the last step, "key=q" presses, "size=COLUMNSxROWS"
 changes the window, "signal=15" sends. Fails unless the command ends with 0 and leaves the
 terminal's settings as they were."""
 import fcntl
 import os
-import pty
 import select
 import signal
 import struct
@@ -24,7 +23,7 @@ def set_size(terminal, columns, rows):
 
 
 # Kept open here, so that the settings can be read after the command's end.
-main, side = pty.openpty()
+main, side = os.openpty()
 set_size(main, columns, rows)
 before = termios.tcgetattr(side)
 child = os.fork()
