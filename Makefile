@@ -137,21 +137,31 @@ bench: all fakecuda
 demo: all fakecuda
 	examples/demo.sh $(B)
 
+VERSION   := $(shell sed -n 's/^\#define STAYPUT_VERSION "\(.*\)"/\1/p' include/stayput.h)
+PLACE      = $(DESTDIR)$(PREFIX)
+COMPLETION = $(PLACE)/share/bash-completion/completions/stayput
 # torch_memory_saver's Python package takes a preload whose path has its name in it.
 TMS_FOLDER := stayput/torch_memory_saver
 
 install: all
-	install -D -m 755 $(B)/libstayput.so $(DESTDIR)$(PREFIX)/lib/libstayput.so
-	install -D -m 755 $(B)/libstayput-deep.so $(DESTDIR)$(PREFIX)/lib/libstayput-deep.so
-	install -D -m 755 $(B)/libstayput-tms.so \
-		$(DESTDIR)$(PREFIX)/lib/$(TMS_FOLDER)/libstayput-tms.so
-	install -D -m 644 include/stayput.h $(DESTDIR)$(PREFIX)/include/stayput.h
+	install -D -m 755 $(B)/stayput $(PLACE)/bin/stayput
+	install -D -m 755 $(B)/libstayput.so $(PLACE)/lib/libstayput.so
+	install -D -m 755 $(B)/libstayput-deep.so $(PLACE)/lib/libstayput-deep.so
+	install -D -m 755 $(B)/libstayput-tms.so $(PLACE)/lib/$(TMS_FOLDER)/libstayput-tms.so
+	install -D -m 644 include/stayput.h $(PLACE)/include/stayput.h
+	install -D -m 644 docs/stayput.1 $(PLACE)/share/man/man1/stayput.1
+	install -D -m 644 cli/stayput.bash $(COMPLETION)
+	install -d $(PLACE)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' cli/stayput.pc.in \
+		>$(PLACE)/lib/pkgconfig/stayput.pc
+	chmod 644 $(PLACE)/lib/pkgconfig/stayput.pc
 
+# Folders stay: others may have files there.
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/lib/libstayput.so \
-		$(DESTDIR)$(PREFIX)/lib/libstayput-deep.so \
-		$(DESTDIR)$(PREFIX)/lib/$(TMS_FOLDER)/libstayput-tms.so \
-		$(DESTDIR)$(PREFIX)/include/stayput.h
+	rm -f $(PLACE)/bin/stayput $(PLACE)/lib/libstayput.so $(PLACE)/lib/libstayput-deep.so \
+		$(PLACE)/lib/$(TMS_FOLDER)/libstayput-tms.so \
+		$(PLACE)/include/stayput.h $(PLACE)/share/man/man1/stayput.1 \
+		$(COMPLETION) $(PLACE)/lib/pkgconfig/stayput.pc
 
 format:
 	clang-format --style=file:.ci/clang-format -i $$(git ls-files '*.c' '*.h')
