@@ -12,18 +12,18 @@
 /* Told to users in docs/stayput.1; numbers never change their meaning. */
 enum exit_code {
 	DONE = 0,
-	FAILED = 1,          /* the driver, a file or a socket refused; doctor: bad */
-	USAGE = 2,           /* the command line cannot be understood */
-	NO_PROCESS = 3,      /* no such process, or it does not listen */
-	BUSY = 4,            /* another operation, a capture, or work in flight */
+	FAILED = 1,     /* the driver, a file or a socket refused; doctor: bad */
+	USAGE = 2,      /* the command line cannot be understood */
+	NO_PROCESS = 3, /* no such process, or it does not listen */
+	BUSY = 4,       /* another operation, a capture, or work in flight */
 	NO_DEVICE_MEMORY = 5,
 	NO_HOST_MEMORY = 6,
-	PARTLY = 7,          /* some of several processes did as asked */
-	NO_TAG = 8,          /* no region has that tag */
-	CORRUPT = 9,         /* contents differ from what was saved */
-	UNSUPPORTED = 10,    /* not on this device, or not in this version */
-	CANNOT_RUN = 126,    /* run, record: the command is no program */
-	NO_COMMAND = 127,    /* run, record: the command was not found */
+	PARTLY = 7,       /* some of several processes did as asked */
+	NO_TAG = 8,       /* no region has that tag */
+	CORRUPT = 9,      /* contents differ from what was saved */
+	UNSUPPORTED = 10, /* not on this device, or not in this version */
+	CANNOT_RUN = 126, /* run, record: the command is no program */
+	NO_COMMAND = 127, /* run, record: the command was not found */
 };
 
 struct command {
@@ -52,7 +52,7 @@ bool read_whole(const char *text, long min, long max, long *value);
 
 /* `--json`, where a command has only that and `--help`: false when it is to return
  * *code at once. The words left begin at optind. */
-bool plain_options(const struct command *command, int argc, char **argv, bool *json,
-	int *code);
+bool plain_options(
+	const struct command *command, int argc, char **argv, bool *json, int *code);
 
 #endif

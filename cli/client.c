@@ -136,8 +136,8 @@ static void scan_places(
 }
 
 /* Root: "/run/user/1000/stayput" and "/tmp/stayput-1000" of everybody. */
-static void scan_everybody(struct processes *found, const char *parent, const char *prefix,
-	const char *rest)
+static void scan_everybody(
+	struct processes *found, const char *parent, const char *prefix, const char *rest)
 {
 	DIR *dir = opendir(parent);
 	struct dirent *entry;
@@ -311,7 +311,8 @@ static void say_missing(long pid)
 	if (geteuid() != 0 && st.st_uid != geteuid()) {
 		char user[64];
 
-		say(NO_PROCESS, "process %ld belongs to %s, and only %s and root can reach it",
+		say(NO_PROCESS,
+			"process %ld belongs to %s, and only %s and root can reach it",
 			pid, user_name(st.st_uid, user, sizeof user), user);
 		return;
 	}
@@ -323,12 +324,14 @@ static void say_missing(long pid)
 		fclose(maps);
 	if (loaded)
 		say(NO_PROCESS,
-			"process %ld has the library but does not listen: it has allocated "
+			"process %ld has the library but does not listen: it has "
+			"allocated "
 			"nothing in a region so far, or STAYPUT_CONTROL was 0 or unset",
 			pid);
 	else
 		say(NO_PROCESS,
-			"process %ld is not under stayput; start it with stayput run", pid);
+			"process %ld is not under stayput; start it with stayput run",
+			pid);
 }
 
 bool client_pids(const char *command, char **words, int count)
@@ -433,9 +436,8 @@ bool client_fill(struct process *process)
 
 cJSON *client_next(struct process *process)
 {
-	char *newline = process->in_len
-				? memchr(process->in, '\n', process->in_len)
-				: NULL;
+	char *newline =
+		process->in_len ? memchr(process->in, '\n', process->in_len) : NULL;
 	size_t len = newline ? (size_t)(newline - process->in) : 0;
 	cJSON *answer;
 

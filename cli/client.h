@@ -19,7 +19,7 @@ struct process {
 	pid_t pid;
 	uid_t uid;
 	char path[sizeof((struct sockaddr_un *)NULL)->sun_path];
-	int fd; /* connected, never blocks; -1 once it has ended */
+	int fd;   /* connected, never blocks; -1 once it has ended */
 	char *in; /* received and not yet taken */
 	size_t in_len, in_size;
 };

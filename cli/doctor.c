@@ -21,8 +21,10 @@
 static const char help[] =
 	"usage: stayput doctor [--no-link] [--json]\n"
 	"\n"
-	"Looks at driver, devices, host memory and limits, whether the preload takes effect, and\n"
-	"how fast pinned memory is copied each way (for which it takes 1 GiB of each device for\n"
+	"Looks at driver, devices, host memory and limits, whether the preload takes "
+	"effect, and\n"
+	"how fast pinned memory is copied each way (for which it takes 1 GiB of each "
+	"device for\n"
 	"a second, and a context). Exit code 0 when nothing is bad, else 1.\n"
 	"\n"
 	"  --no-link    no copies, no context\n"
@@ -104,7 +106,8 @@ static void check_preload(struct doctor *doctor, bool deep)
 			"the library was not found beside this program");
 	else if (run_child(path) != DONE)
 		doctor_note(doctor, BAD, what,
-			"ldd on the library says what it lacks; its architecture and libc "
+			"ldd on the library says what it lacks; its architecture and "
+			"libc "
 			"must be this program's",
 			"a child does not have %s", path);
 	else
@@ -121,8 +124,8 @@ static void check_nvml(struct doctor *doctor)
 			"\"utility\" capability of the driver brings it",
 			"libnvidia-ml.so.1 cannot be opened");
 	else if (gpu_driver_version(version, sizeof version))
-		doctor_note(doctor, GOOD, "NVML", NULL, "GPUs: %u, driver %s", gpu_count(),
-			version);
+		doctor_note(doctor, GOOD, "NVML", NULL, "GPUs: %u, driver %s",
+			gpu_count(), version);
 	else
 		doctor_note(doctor, GOOD, "NVML", NULL, "GPUs: %u", gpu_count());
 }

@@ -17,9 +17,9 @@
 enum {
 	TEXT = 40,
 	DRIVER_MIN = 11080,
-	COPIES = 3,         /* the best counts */
-	LINK_PERCENT = 80,  /* of what the link promises */
-	LINK_MIB = 1024,    /* that are copied, where there is room */
+	COPIES = 3,        /* the best counts */
+	LINK_PERCENT = 80, /* of what the link promises */
+	LINK_MIB = 1024,   /* that are copied, where there is room */
 };
 
 #define FUNCTIONS(F)                    \
@@ -102,7 +102,8 @@ static bool check_driver(struct doctor *doctor, int *count)
 		err = cuda.cuDeviceGetCount(count);
 	if (err != CUDA_SUCCESS || *count == 0) {
 		doctor_note(doctor, BAD, "driver",
-			"nvidia-smi should list the GPUs; CUDA_VISIBLE_DEVICES hides those "
+			"nvidia-smi should list the GPUs; CUDA_VISIBLE_DEVICES hides "
+			"those "
 			"that it does not name",
 			"no GPU can be used here: %s",
 			err != CUDA_SUCCESS ? error_name(err) : "the driver sees none");
@@ -136,7 +137,8 @@ static void check_attributes(struct doctor *doctor, CUdevice device, const char 
 		{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, WARNING,
 			"memory can be shared by file descriptor",
 			"memory cannot be shared by file descriptor",
-			"CUDA IPC of region memory needs it; push native memory for that"},
+			"CUDA IPC of region memory needs it; push native memory for "
+			"that"},
 		{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, WARNING,
 			"GPUDirect RDMA with such memory",
 			"no GPUDirect RDMA with such memory",
@@ -176,7 +178,9 @@ static double lane_speed(unsigned generation)
 	if (generation >= sizeof gigatransfers / sizeof *gigatransfers)
 		return 0;
 	return gigatransfers[generation] * 1e9 / 8 *
-	       (generation < 3 ? 8.0 / 10 : generation < 6 ? 128.0 / 130 : 242.0 / 256);
+	       (generation < 3          ? 8.0 / 10
+		       : generation < 6 ? 128.0 / 130
+					: 242.0 / 256);
 }
 
 /* Bytes a second of the best of some copies of the whole; 0 on an error. */
@@ -220,7 +224,8 @@ static void judge_link(struct doctor *doctor, CUdevice device, const char *name,
 	if (!find_gpu(device, &gpu) || !gpu_link(gpu, &generation, &width) ||
 		lane_speed(generation) == 0) {
 		doctor_note(doctor, GOOD, name, NULL,
-			"copies %.1f GB/s to the device, %.1f GB/s back (%zu MiB); NVML does "
+			"copies %.1f GB/s to the device, %.1f GB/s back (%zu MiB); NVML "
+			"does "
 			"not say what the link promises",
 			up / 1e9, down / 1e9, size >> 20);
 		return;
@@ -229,8 +234,10 @@ static void judge_link(struct doctor *doctor, CUdevice device, const char *name,
 	doctor_note(doctor, least * 100 >= promise * LINK_PERCENT ? GOOD : WARNING, name,
 		least * 100 >= promise * LINK_PERCENT
 			? NULL
-			: "slower than 80%: other traffic on the link, a slot with fewer lanes "
-			  "(nvidia-smi -q -d PERFORMANCE,CLOCK), host memory on another node "
+			: "slower than 80%: other traffic on the link, a slot with fewer "
+			  "lanes "
+			  "(nvidia-smi -q -d PERFORMANCE,CLOCK), host memory on another "
+			  "node "
 			  "(numactl), or a virtual machine without huge pages",
 		"copies %.1f GB/s to the device, %.1f GB/s back (%zu MiB); PCIe %u x%u "
 		"promises %.1f GB/s",

@@ -53,7 +53,8 @@ static void check_memory(struct doctor *doctor, double device_bytes)
 	bytes_text(device_bytes, text[1], TEXT);
 	if (machine < device_bytes)
 		doctor_note(doctor, WARNING, "host memory",
-			"policy host needs as much as it pauses: use discard where contents "
+			"policy host needs as much as it pauses: use discard where "
+			"contents "
 			"can be made again",
 			"%s available, a full device has %s", text[0], text[1]);
 	else
@@ -68,8 +69,8 @@ static void check_memory(struct doctor *doctor, double device_bytes)
 			"leaves %s of the %s available, a full device has %s", text[2],
 			text[0], text[1]);
 	else
-		doctor_note(doctor, GOOD, "cgroup", NULL,
-			"leaves %s of the %s available", text[2], text[0]);
+		doctor_note(doctor, GOOD, "cgroup", NULL, "leaves %s of the %s available",
+			text[2], text[0]);
 }
 
 static bool has_rdma_hardware(void)
@@ -96,7 +97,8 @@ static void check_memlock(struct doctor *doctor)
 		doctor_note(doctor, GOOD, "MEMLOCK limit", NULL, "unlimited");
 	else if (has_rdma_hardware())
 		doctor_note(doctor, WARNING, "MEMLOCK limit",
-			"ulimit -l unlimited: registrations for RDMA count, what the driver "
+			"ulimit -l unlimited: registrations for RDMA count, what the "
+			"driver "
 			"pins for backups does not",
 			"%s", bytes_text((double)limit.rlim_cur, text, TEXT));
 	else
@@ -114,7 +116,8 @@ static void check_huge_pages(struct doctor *doctor)
 		doctor_note(doctor, GOOD, "huge pages", NULL, "%s", line);
 	else
 		doctor_note(doctor, WARNING, "huge pages",
-			"echo madvise >/sys/kernel/mm/transparent_hugepage/enabled: the first "
+			"echo madvise >/sys/kernel/mm/transparent_hugepage/enabled: the "
+			"first "
 			"pause gets its host memory several times faster",
 			"%s", *line ? line : "this kernel has none");
 }
@@ -124,7 +127,8 @@ static void check_nodes(struct doctor *doctor)
 	char online[128];
 
 	read_line("/sys/devices/system/node/online", online, sizeof online);
-	doctor_note(doctor, GOOD, "NUMA nodes", NULL, "%s", *online ? online : "none told");
+	doctor_note(
+		doctor, GOOD, "NUMA nodes", NULL, "%s", *online ? online : "none told");
 }
 
 void doctor_check_host(struct doctor *doctor, double device_bytes)

@@ -17,8 +17,10 @@ const char *bytes_text(double bytes, char *buf, size_t size)
 		unit++;
 	}
 	snprintf(buf, size, "%.*f %s",
-		unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2, bytes,
-		units[unit]);
+		unit == 0 || bytes >= 99.95 ? 0
+		: bytes >= 9.995            ? 1
+					    : 2,
+		bytes, units[unit]);
 	return buf;
 }
 
@@ -28,9 +30,13 @@ const char *seconds_text(double seconds, char *buf, size_t size)
 		snprintf(buf, size, "%.0f min %.0f s", (double)(long)(seconds / 60),
 			(double)((long)(seconds + 0.5) % 60));
 	else if (seconds < 0.0995)
-		snprintf(buf, size, "%.*f ms", seconds >= 0.00995 ? 0 : 1, seconds * 1000);
+		snprintf(
+			buf, size, "%.*f ms", seconds >= 0.00995 ? 0 : 1, seconds * 1000);
 	else
-		snprintf(buf, size, "%.*f s", seconds >= 9.95 ? 0 : seconds >= 0.995 ? 1 : 2,
+		snprintf(buf, size, "%.*f s",
+			seconds >= 9.95    ? 0
+			: seconds >= 0.995 ? 1
+					   : 2,
 			seconds);
 	return buf;
 }
@@ -68,8 +74,8 @@ void table_row(struct table *table, const char *const *cells, size_t count)
 {
 	size_t at = table->rows * TABLE_COLUMNS;
 
-	table->cells = need(realloc(
-		table->cells, (at + TABLE_COLUMNS) * sizeof *table->cells));
+	table->cells =
+		need(realloc(table->cells, (at + TABLE_COLUMNS) * sizeof *table->cells));
 	for (size_t i = 0; i < TABLE_COLUMNS; i++)
 		table->cells[at + i] = i < count ? need(strdup(cells[i])) : NULL;
 	table->rows++;
@@ -89,8 +95,8 @@ static size_t cell_width(const char *cell)
 	return strlen(cell) - (*cell == '>');
 }
 
-void table_print(struct table *table, FILE *out, const char *indent, size_t width,
-	const char *end)
+void table_print(
+	struct table *table, FILE *out, const char *indent, size_t width, const char *end)
 {
 	size_t widest[TABLE_COLUMNS] = {0};
 

@@ -40,8 +40,8 @@ void table_row(struct table *table, const char *const *cells, size_t count);
 void table_print(struct table *table, FILE *out, const char *indent, size_t width,
 	const char *end);
 
-#define ROW(table, ...)                                                            \
-	table_row(table, (const char *const[]){__VA_ARGS__},                       \
+#define ROW(table, ...)                                      \
+	table_row(table, (const char *const[]){__VA_ARGS__}, \
 		sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *))
 
 /* `value` on one line, and deletes it. */

@@ -60,8 +60,8 @@ bool read_whole(const char *text, long min, long max, long *value)
 	return true;
 }
 
-bool plain_options(const struct command *command, int argc, char **argv, bool *json,
-	int *code)
+bool plain_options(
+	const struct command *command, int argc, char **argv, bool *json, int *code)
 {
 	static const struct option options[] = {
 		{"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {0}};
@@ -84,7 +84,8 @@ static void print_overview(FILE *out)
 	fputs("usage: stayput COMMAND [OPTIONS] [ARGUMENTS]\n\n", out);
 	for (int i = 0; i < COMMANDS; i++)
 		fprintf(out, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
-	fputs("\n`stayput COMMAND --help` has options and examples, stayput(1) all of it.\n",
+	fputs("\n`stayput COMMAND --help` has options and examples, stayput(1) all of "
+	      "it.\n",
 		out);
 }
 
@@ -105,8 +106,8 @@ static int dispatch(const struct command *command, int argc, char **argv)
 	argv[0] = name;
 	code = command->run(argc, argv);
 	if (fflush(stdout) != 0 || ferror(stdout))
-		return say(FAILED, "standard output cannot be written: %s",
-			strerror(errno));
+		return say(
+			FAILED, "standard output cannot be written: %s", strerror(errno));
 	return code;
 }
 

@@ -11,7 +11,8 @@
 static const char help[] =
 	"usage: stayput metrics PID...|--all\n"
 	"\n"
-	"Prints what processes say of themselves in Prometheus' text format, for an exporter's\n"
+	"Prints what processes say of themselves in Prometheus' text format, for an "
+	"exporter's\n"
 	"folder of text files or a scrape by a script. Sizes are bytes.\n"
 	"\n"
 	"  --all        all of your processes under stayput; none is no error\n"
@@ -38,21 +39,20 @@ static const struct family families[] = {
 		"Memory of the region that is never released.", "regions", "bytes_kept"},
 	{"stayput_region_device_bytes", "gauge",
 		"Physical device memory behind the region.", "regions", "bytes_device"},
-	{"stayput_region_backup_bytes", "gauge",
-		"Host memory for the region's contents.", "regions", "bytes_backup"},
+	{"stayput_region_backup_bytes", "gauge", "Host memory for the region's contents.",
+		"regions", "bytes_backup"},
 	{"stayput_region_active_allocations", "gauge",
 		"Allocations in the region that are usable.", "regions", "count_active"},
 	{"stayput_region_paused_allocations", "gauge",
 		"Allocations in the region that are paused.", "regions", "count_paused"},
 	{"stayput_device_active_bytes", "gauge",
-		"Memory in regions on the device that is usable, as asked for.", "devices",
-		"bytes_active"},
+		"Memory in regions on the device that is usable, as asked for.",
+		"devices", "bytes_active"},
 	{"stayput_device_paused_bytes", "gauge",
-		"Memory in regions on the device that is paused, as asked for.", "devices",
-		"bytes_paused"},
-	{"stayput_device_bytes", "gauge",
-		"Physical memory of the device behind regions.", "devices",
-		"bytes_device"},
+		"Memory in regions on the device that is paused, as asked for.",
+		"devices", "bytes_paused"},
+	{"stayput_device_bytes", "gauge", "Physical memory of the device behind regions.",
+		"devices", "bytes_device"},
 	{"stayput_host_bytes", "gauge", "Pinned host memory for backups.", NULL,
 		"host_bytes"},
 	{"stayput_host_idle_bytes", "gauge",
@@ -115,8 +115,8 @@ static void print_last(const struct processes *found, cJSON *const *snapshots)
 	static const struct {
 		const char *name, *help, *member;
 	} kinds[] = {
-		{"stayput_last_operation_seconds", "Duration of the last pause or resume.",
-			"seconds"},
+		{"stayput_last_operation_seconds",
+			"Duration of the last pause or resume.", "seconds"},
 		{"stayput_last_operation_code",
 			"How it ended: 0, or a negative STAYPUT_ERR_ code.", "code"},
 		{"stayput_last_operation_timestamp_seconds", "When it ended, since 1970.",
@@ -124,14 +124,14 @@ static void print_last(const struct processes *found, cJSON *const *snapshots)
 	};
 
 	for (size_t f = 0; f < sizeof kinds / sizeof *kinds; f++) {
-		printf("# HELP %s %s\n# TYPE %s gauge\n", kinds[f].name,
-			kinds[f].help, kinds[f].name);
+		printf("# HELP %s %s\n# TYPE %s gauge\n", kinds[f].name, kinds[f].help,
+			kinds[f].name);
 		for (size_t i = 0; i < found->count; i++) {
-			const cJSON *last = cJSON_GetObjectItemCaseSensitive(
-				snapshots[i], "last");
-			const cJSON *from = f ? last
-					      : cJSON_GetObjectItemCaseSensitive(
-							last, "report");
+			const cJSON *last =
+				cJSON_GetObjectItemCaseSensitive(snapshots[i], "last");
+			const cJSON *from =
+				f ? last
+				  : cJSON_GetObjectItemCaseSensitive(last, "report");
 
 			if (cJSON_IsObject(last))
 				printf("%s{pid=\"%d\",operation=\"%s\"} %.15g\n",

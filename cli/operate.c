@@ -15,12 +15,13 @@
 #include "format.h"
 #include "progress.h"
 
-#define SHARED_HELP                                                                         \
-	"Numbers are pids, other words are tags; without tags it is about every region.\n"  \
-	"Several processes work at the same time, each all or nothing.\n"                   \
-	"\n"                                                                                \
-	"  --all          all of your processes that have such a tag\n"                     \
-	"  --tag TAG      a tag, for one that looks like a number; may be repeated\n"       \
+#define SHARED_HELP                                                                   \
+	"Numbers are pids, other words are tags; without tags it is about every "     \
+	"region.\n"                                                                   \
+	"Several processes work at the same time, each all or nothing.\n"             \
+	"\n"                                                                          \
+	"  --all          all of your processes that have such a tag\n"               \
+	"  --tag TAG      a tag, for one that looks like a number; may be repeated\n" \
 	"  --no-block     fail as busy rather than wait for another operation\n"
 
 #define SHARED_END                                                            \
@@ -31,12 +32,13 @@
 static const char pause_help[] =
 	"usage: stayput pause PID...|--all [TAG]... [OPTIONS]\n"
 	"\n"
-	"Gives the device memory of regions back; their addresses stay. The processes must be\n"
+	"Gives the device memory of regions back; their addresses stay. The processes "
+	"must be\n"
 	"idle: work that uses paused memory is an illegal access.\n" SHARED_HELP
 	"  --policy P     host, discard or zero, instead of each allocation's own\n"
 	"  --check        fail as busy when a device has work in flight at that moment\n"
-	"  --fail-if-held fail when another process holds some of the memory by IPC\n" SHARED_END
-	"  stayput pause 4711 kv_cache\n"
+	"  --fail-if-held fail when another process holds some of the memory by "
+	"IPC\n" SHARED_END "  stayput pause 4711 kv_cache\n"
 	"  stayput pause --check 4711 4712\n"
 	"  stayput pause --all kv_cache --policy discard\n";
 
@@ -44,9 +46,10 @@ static const char resume_help[] =
 	"usage: stayput resume PID...|--all [TAG]... [OPTIONS]\n"
 	"\n"
 	"Puts device memory back behind paused regions, contents included.\n" SHARED_HELP
-	"  --wait SECONDS how long to wait for device memory that others hold; 0: not at\n"
-	"                 all; else as the process's STAYPUT_RESUME_WAIT says\n" SHARED_END
-	"  stayput resume 4711\n"
+	"  --wait SECONDS how long to wait for device memory that others hold; 0: not "
+	"at\n"
+	"                 all; else as the process's STAYPUT_RESUME_WAIT "
+	"says\n" SHARED_END "  stayput resume 4711\n"
 	"  stayput resume 4711 kv_cache --wait 30\n"
 	"  stayput resume --all --json\n";
 
@@ -122,7 +125,8 @@ static int add_policy(cJSON *request, const char *policy)
 {
 	if (strcmp(policy, "host") != 0 && strcmp(policy, "discard") != 0 &&
 		strcmp(policy, "zero") != 0)
-		return say(USAGE, "--policy: \"%s\" is not host, discard or zero", policy);
+		return say(
+			USAGE, "--policy: \"%s\" is not host, discard or zero", policy);
 	cJSON_AddStringToObject(request, "policy", policy);
 	return -1;
 }
@@ -133,9 +137,9 @@ static int add_wait(cJSON *request, const char *text)
 
 	if (seconds < 0)
 		return say(USAGE,
-			"--wait: \"%s\" is not a number of seconds from 0 to 86400", text);
-	cJSON_AddNumberToObject(
-		request, "wait_ms", (double)(long)(seconds * 1000 + 0.5));
+			"--wait: \"%s\" is not a number of seconds from 0 to 86400",
+			text);
+	cJSON_AddNumberToObject(request, "wait_ms", (double)(long)(seconds * 1000 + 0.5));
 	return -1;
 }
 
@@ -143,7 +147,8 @@ static int add_tag(struct wish *wish, char *tag)
 {
 	if (!config_valid_tag(tag))
 		return say(USAGE,
-			"\"%s\" is neither a pid nor a tag (1 to 63 bytes of [A-Za-z0-9_.:-])",
+			"\"%s\" is neither a pid nor a tag (1 to 63 bytes of "
+			"[A-Za-z0-9_.:-])",
 			tag);
 	wish->tags[wish->tag_count++] = tag;
 	return -1;
@@ -213,8 +218,9 @@ static bool has_tag(const cJSON *snapshot, const char *tag)
 {
 	const cJSON *region;
 
-	cJSON_ArrayForEach(region, cJSON_GetObjectItemCaseSensitive(snapshot, "regions"))
-		if (strcmp(word_of(region, "tag"), tag) == 0) return true;
+	cJSON_ArrayForEach(region, cJSON_GetObjectItemCaseSensitive(snapshot,
+					   "regions")) if (strcmp(word_of(region, "tag"),
+								   tag) == 0) return true;
 	return false;
 }
 
@@ -252,7 +258,8 @@ static void finish_broken(struct job *job)
 	cJSON_AddNumberToObject(error, "code", STAYPUT_ERR_IO);
 	cJSON_AddStringToObject(error, "name", "IO");
 	cJSON_AddStringToObject(error, "message",
-		"the connection broke before the answer: the process has ended, or does not "
+		"the connection broke before the answer: the process has ended, or does "
+		"not "
 		"understand version 1 of the protocol");
 	finish(job, "error", error);
 }
@@ -315,7 +322,8 @@ static void wait_for_all(const struct wish *wish, struct job *jobs,
 			if (!jobs[i].outcome && polls[i].revents)
 				take_in(wish, &jobs[i], &progress[i]);
 		if (progress_on_terminal()) {
-			progress_draw(wish->pause ? "pausing" : "resuming", progress, count);
+			progress_draw(
+				wish->pause ? "pausing" : "resuming", progress, count);
 			drawn = true;
 		}
 	}
@@ -327,7 +335,8 @@ static void print_done(const struct wish *wish, const struct job *job)
 {
 	const cJSON *result = cJSON_GetObjectItemCaseSensitive(job->outcome, "result");
 	const cJSON *total = cJSON_GetObjectItemCaseSensitive(result, "total");
-	double moved = number_of(total, wish->pause ? "bytes_released" : "bytes_restored");
+	double moved =
+		number_of(total, wish->pause ? "bytes_released" : "bytes_restored");
 	double copied = number_of(total, "bytes_copied");
 	double unchanged = number_of(total, "bytes_unchanged");
 	char text[4][40];

@@ -37,7 +37,8 @@ bool preload_find(bool deep, char *path, size_t size)
 	free(real);
 	if (path[strcspn(path, separators)]) {
 		say(FAILED,
-			"LD_PRELOAD cannot hold \"%s\": it has no way to write a space or a "
+			"LD_PRELOAD cannot hold \"%s\": it has no way to write a space "
+			"or a "
 			"colon",
 			path);
 		return false;

@@ -20,7 +20,7 @@ static size_t terminal_columns(void)
 	struct winsize size;
 
 	return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col
-									 : 80;
+									   : 80;
 }
 
 /* ", 38.2 GB/s, 1.2 s left", as far as it is known. */

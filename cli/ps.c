@@ -10,9 +10,12 @@
 static const char help[] =
 	"usage: stayput ps [--json]\n"
 	"\n"
-	"Lists your processes under stayput; for root, everybody's. ACTIVE is memory in regions\n"
-	"that is usable, PAUSED what a resume brings back, DEVICE what the regions take on the\n"
-	"devices now, NATIVE what the process has there beside them, its contexts included (by\n"
+	"Lists your processes under stayput; for root, everybody's. ACTIVE is memory in "
+	"regions\n"
+	"that is usable, PAUSED what a resume brings back, DEVICE what the regions take "
+	"on the\n"
+	"devices now, NATIVE what the process has there beside them, its contexts "
+	"included (by\n"
 	"NVML; - where it cannot tell), BACKUP host memory for contents.\n"
 	"\n"
 	"  --json       an array of objects, sizes in bytes\n"
@@ -59,8 +62,7 @@ static void print_table(const cJSON *objects)
 
 		snprintf(pid, sizeof pid, ">%.0f", number_of(o, "pid"));
 		for (int i = 0; i < 5; i++) {
-			const cJSON *size =
-				cJSON_GetObjectItemCaseSensitive(o, sizes[i]);
+			const cJSON *size = cJSON_GetObjectItemCaseSensitive(o, sizes[i]);
 
 			size_cell(cJSON_IsNumber(size) ? size->valuedouble : -1, text[i]);
 		}

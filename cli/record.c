@@ -22,7 +22,8 @@ static const char help[] =
 	"usage: stayput record --out FILE [--interval-ms N] PID...\n"
 	"       stayput record --out FILE [--interval-ms N] -- COMMAND [ARGUMENTS]\n"
 	"\n"
-	"Writes what memory regions and GPUs have in use, step by step, until the processes end\n"
+	"Writes what memory regions and GPUs have in use, step by step, until the "
+	"processes end\n"
 	"or ^C. Of COMMAND all processes are recorded that it starts and that are under\n"
 	"stayput; the exit code is COMMAND's.\n"
 	"\n"
@@ -31,12 +32,15 @@ static const char help[] =
 	"  -h, --help\n"
 	"\n"
 	"Columns: seconds (since the start), pid, source, name, state, bytes_active,\n"
-	"bytes_paused, bytes_kept, bytes_device, bytes_backup. Sources are region (name: its\n"
-	"tag), host (of backups, all regions), process (device memory of the process on GPU\n"
+	"bytes_paused, bytes_kept, bytes_device, bytes_backup. Sources are region (name: "
+	"its\n"
+	"tag), host (of backups, all regions), process (device memory of the process on "
+	"GPU\n"
 	"name, by NVML) and gpu (of all processes there, by NVML).\n"
 	"\n"
 	"  stayput record --out memory.csv 4711\n"
-	"  stayput record --out memory.csv -- stayput run --default engine -- python3 serve.py\n";
+	"  stayput record --out memory.csv -- stayput run --default engine -- python3 "
+	"serve.py\n";
 
 enum { FIND_MS = 200 };
 
@@ -121,8 +125,8 @@ static void write_snapshot(struct recorder *r, pid_t pid, const cJSON *snapshot)
 	const cJSON *g;
 
 	cJSON_ArrayForEach(g, cJSON_GetObjectItemCaseSensitive(snapshot, "regions"))
-		fprintf(r->out, "%.4f,%d,region,%s,%s,%.0f,%.0f,%.0f,%.0f,%.0f\n", seconds,
-			(int)pid, word_of(g, "tag"), word_of(g, "state"),
+		fprintf(r->out, "%.4f,%d,region,%s,%s,%.0f,%.0f,%.0f,%.0f,%.0f\n",
+			seconds, (int)pid, word_of(g, "tag"), word_of(g, "state"),
 			number_of(g, "bytes_active"), number_of(g, "bytes_paused"),
 			number_of(g, "bytes_kept"), number_of(g, "bytes_device"),
 			number_of(g, "bytes_backup"));
@@ -228,7 +232,8 @@ static int record_all(struct recorder *r)
 	while (goes_on(r, &code) && !ferror(r->out)) {
 		if (clock_now() >= find_at) {
 			if (!look_around(r))
-				return say(NO_HOST_MEMORY, "no memory for another process");
+				return say(
+					NO_HOST_MEMORY, "no memory for another process");
 			find_at = clock_now() + FIND_MS / 1000.0;
 		}
 		ask(r);

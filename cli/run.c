@@ -15,14 +15,19 @@ extern char **environ;
 static const char help[] =
 	"usage: stayput run [OPTIONS] -- COMMAND [ARGUMENTS]\n"
 	"\n"
-	"Runs COMMAND with libstayput.so added to LD_PRELOAD. Options set the variables that\n"
+	"Runs COMMAND with libstayput.so added to LD_PRELOAD. Options set the variables "
+	"that\n"
 	"they are named after; what is not given stays as the environment has it.\n"
 	"\n"
-	"  --regions LIST     which tags may be released, and how: kv_cache=discard,*=host\n"
+	"  --regions LIST     which tags may be released, and how: "
+	"kv_cache=discard,*=host\n"
 	"  --default TAG      tag for allocations outside any region\n"
-	"  --rules LIST       tags by property: \"kv_cache:size>=1GiB;weights:module=libggml\"\n"
-	"  --exclude LIST     callers whose allocations stay native; +x adds to the default\n"
-	"  --deep             libstayput-deep.so instead: static runtimes, lookups by name\n"
+	"  --rules LIST       tags by property: "
+	"\"kv_cache:size>=1GiB;weights:module=libggml\"\n"
+	"  --exclude LIST     callers whose allocations stay native; +x adds to the "
+	"default\n"
+	"  --deep             libstayput-deep.so instead: static runtimes, lookups by "
+	"name\n"
 	"  --host-limit SIZE  most host memory for backups: 64GiB, 50%\n"
 	"  --host-keep SIZE   how much of it stays pinned after a resume: 64GiB, all, 0\n"
 	"  --wait SECONDS     how long a resume waits for device memory\n"
@@ -33,8 +38,10 @@ static const char help[] =
 	"  -h, --help\n"
 	"\n"
 	"  stayput run --default engine -- python3 serve.py\n"
-	"  stayput run --deep --regions kv_cache=discard,weights=host -- ./engine --port 8000\n"
-	"  eval \"$(stayput run --dry-run --default engine)\"    # for this shell's programs\n";
+	"  stayput run --deep --regions kv_cache=discard,weights=host -- ./engine --port "
+	"8000\n"
+	"  eval \"$(stayput run --dry-run --default engine)\"    # for this shell's "
+	"programs\n";
 
 /* Options that set a variable, in the order of `options`. */
 static const struct option options[] = {
@@ -137,7 +144,8 @@ static int read_options(struct settings *s, int argc, char **argv)
 		}
 	}
 	if (optind == argc && !s->dry_run)
-		return say(USAGE, "run wants a command: stayput run [OPTIONS] -- COMMAND");
+		return say(
+			USAGE, "run wants a command: stayput run [OPTIONS] -- COMMAND");
 	return -1;
 }
 

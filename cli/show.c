@@ -12,7 +12,8 @@
 static const char help[] =
 	"usage: stayput show PID... [--json]\n"
 	"\n"
-	"Shows regions, devices, host memory, what is being done and how the last operation\n"
+	"Shows regions, devices, host memory, what is being done and how the last "
+	"operation\n"
 	"went.\n"
 	"\n"
 	"  --json       an array of the processes' own snapshots, sizes in bytes\n"
@@ -73,8 +74,9 @@ static void print_tags(const cJSON *operation)
 {
 	const cJSON *tag;
 
-	cJSON_ArrayForEach(tag, cJSON_GetObjectItemCaseSensitive(operation, "tags"))
-		if (cJSON_IsString(tag)) printf(" %s", tag->valuestring);
+	cJSON_ArrayForEach(tag, cJSON_GetObjectItemCaseSensitive(
+					operation, "tags")) if (cJSON_IsString(tag))
+		printf(" %s", tag->valuestring);
 }
 
 static void print_phases(const cJSON *report)
@@ -191,9 +193,10 @@ static int show(int argc, char **argv)
 			print_process(&found.list[i], snapshot);
 		cJSON_AddItemToArray(all, snapshot);
 	}
-	code = missing + silent == 0 ? DONE
+	code = missing + silent == 0                        ? DONE
 	       : missing + silent < (size_t)(argc - optind) ? PARTLY
-	       : silent ? FAILED : NO_PROCESS;
+	       : silent                                     ? FAILED
+							    : NO_PROCESS;
 	client_free(&found);
 	if (json)
 		print_json(all);

@@ -16,7 +16,8 @@
 static const char help[] =
 	"usage: stayput top [--interval-ms N] [--count N]\n"
 	"\n"
-	"Shows GPUs, processes under stayput and their regions until q or ^C. Where standard\n"
+	"Shows GPUs, processes under stayput and their regions until q or ^C. Where "
+	"standard\n"
 	"output is no terminal, frames follow each other.\n"
 	"\n"
 	"  --interval-ms N    between frames, 100 to 60000 (default 1000)\n"
@@ -26,7 +27,11 @@ static const char help[] =
 	"  stayput top\n"
 	"  stayput top --count 1 >now.txt\n";
 
-enum { BAR = 24, TEXT = CELL };
+enum {
+	BAR = 24,
+	TEXT = CELL,
+	TAG = 24, /* of a tag's 63 bytes; the sizes matter more */
+};
 
 /* "#####...": how much of `total` there is. */
 static const char *bar_text(double part, double total, char buf[BAR + 3])
@@ -51,8 +56,8 @@ static void add_gpus(FILE *out, size_t columns)
 		if (!gpu_memory(g, &used, &total))
 			continue;
 		n = snprintf(line, sizeof line, "GPU %-2u %s %s of %s", g,
-			bar_text(used, total, bar),
-			bytes_text(used, text[0], TEXT), bytes_text(total, text[1], TEXT));
+			bar_text(used, total, bar), bytes_text(used, text[0], TEXT),
+			bytes_text(total, text[1], TEXT));
 		fprintf(out, "%.*s\033[K\n",
 			columns && (size_t)n > columns ? (int)columns : n, line);
 	}
@@ -74,14 +79,14 @@ static const char *state_text(
 	return buf;
 }
 
-static void add_sizes(struct table *table, const char *pid, const char *user,
-	const char *state, const double sizes[5], const char *what)
+static void add_sizes(struct table *table, const char *pid, const char *who,
+	const char *state, const double sizes[5], const char *command)
 {
 	char text[5][CELL];
 
 	for (int i = 0; i < 5; i++)
 		size_cell(sizes[i], text[i]);
-	ROW(table, pid, user, state, text[0], text[1], text[2], text[3], text[4], what);
+	ROW(table, pid, who, state, text[0], text[1], text[2], text[3], text[4], command);
 }
 
 static void add_process(
@@ -101,10 +106,10 @@ static void add_process(
 		const double parts[] = {number_of(r, "bytes_active"),
 			number_of(r, "bytes_paused"), number_of(r, "bytes_kept"),
 			number_of(r, "bytes_device"), number_of(r, "bytes_backup")};
-		char tag[TEXT + 64];
+		char tag[TAG + 3];
 
 		snprintf(tag, sizeof tag, "  %s", word_of(r, "tag"));
-		add_sizes(table, "", "", word_of(r, "state"), parts, tag);
+		add_sizes(table, "", tag, word_of(r, "state"), parts, "");
 	}
 }
 
@@ -126,8 +131,8 @@ static char *compose(size_t columns)
 	fprintf(out, "stayput top  %s  processes: %zu\033[K\n", clock, found.count);
 	add_gpus(out, columns);
 	fprintf(out, "\033[K\n");
-	ROW(&table, ">PID", "USER", "STATE", ">ACTIVE", ">PAUSED", ">NATIVE", ">DEVICE",
-		">BACKUP", "COMMAND, REGIONS");
+	ROW(&table, ">PID", "USER, REGION", "STATE", ">ACTIVE", ">PAUSED", ">NATIVE",
+		">DEVICE", ">BACKUP", "COMMAND");
 	for (size_t i = 0; i < found.count; i++) {
 		cJSON *snapshot = client_show(&found.list[i]);
 

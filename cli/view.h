@@ -13,7 +13,8 @@ const char *size_cell(double bytes, char buf[CELL]);
 struct totals {
 	double active, paused, device, backup;
 	double native; /* what NVML has beyond `device`, contexts included; -1: not known */
-	const char *state; /* "active", "paused", "partly", "empty", "pausing", "resuming" */
+	const char
+		*state; /* "active", "paused", "partly", "empty", "pausing", "resuming" */
 };
 
 struct totals totals_of(const struct process *process, const cJSON *snapshot);

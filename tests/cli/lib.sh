@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # What the tests of the program share. A test is a function that is named in $tests and
 # ends with the first command that fails; each has a folder of its own, where it begins,
 # and sees no processes but those that listen there. Run as build/test_cli_NAME [TEST].

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 
-folder, answers, log = sys.argv[1:]
+folder, answers, log = sys.argv[1:4]
 os.makedirs(folder, mode=0o700, exist_ok=True)
 path = os.path.join(folder, f"{os.getpid()}.sock")
 listener = socket.socket(socket.AF_UNIX)

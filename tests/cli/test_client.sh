@@ -92,13 +92,16 @@ show_tells_regions_and_the_last_operation() {
 	equal "$(json 'data[0]["regions"][1]["tag"]')" weights
 }
 
-# A name in the regions, or a command, must not steer the terminal.
 a_command_line_cannot_steer_the_terminal() {
-	start_standin a "{\"show\":[$snapshot]}"
-	exec {hidden}< <(exec -a $'evil\e[2J' sleep 1000)
-	started+=($!)
-	exits 0 "$stayput" ps
-	lacks "$output" $'\e'
+	echo "{\"show\":[$snapshot]}" >a.json
+	start a python3 "$root/tests/cli/standin.py" "$STAYPUT_SOCKETS" a.json a.log \
+		$'evil\e[2J\nname'
+	expect a ready
+	for command in ps "show $a_pid" "top --count 1"; do
+		# shellcheck disable=SC2086 # words
+		exits 0 "$stayput" $command
+		has "$output" 'evil?[2J?name'
+	done
 }
 
 a_pid_that_is_not_there_is_told_apart() {

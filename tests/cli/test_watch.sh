@@ -25,7 +25,7 @@ top_shows_processes_and_regions_until_q() {
 	has "$output" $'\e[?25h\e[?1049l'
 	has "$(last_frame)" "GPU 0  [........................]"
 	has "$(last_frame)" "paused     0 B  9.00 MiB"
-	has "$(last_frame)" "  kv_cache"
+	has "$(last_frame)" "  kv_cache  "
 }
 
 top_gives_the_terminal_back_after_signals() {
