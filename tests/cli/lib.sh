@@ -27,6 +27,12 @@ fail() {
 	exit 1
 }
 
+# For tests that run programs of the system under the library, which a sanitizer's runtime
+# would have to come before.
+needs_plain_build() {
+	[ -z "$sanitizer" ] || { echo "skipped: a build with a sanitizer"; exit 77; }
+}
+
 # equal GOT WANT
 equal() {
 	[ "$1" = "$2" ] || fail "got \"$1\", want \"$2\""

@@ -4,6 +4,7 @@
 . "$(dirname "$(readlink -f "$0")")/lib.sh"
 
 the_library_beside_the_program_is_preloaded() {
+	needs_plain_build
 	exits 0 "$stayput" run -- sh -c 'echo "$LD_PRELOAD"'
 	equal "$output" "$build/libstayput.so"
 	exits 0 "$stayput" run --deep -- sh -c 'echo "$LD_PRELOAD"'
@@ -17,6 +18,7 @@ other_preloads_keep_their_place_before_it() {
 }
 
 a_library_of_ours_is_replaced_and_never_there_twice() {
+	needs_plain_build
 	LD_PRELOAD="/x/libstayput.so:/y.so:/z/libstayput-deep.so" \
 		exits 0 "$stayput" run --dry-run --deep
 	has "$output" "LD_PRELOAD=$build/libstayput-deep.so:/y.so
@@ -32,6 +34,7 @@ a_name_that_only_looks_like_ours_stays() {
 }
 
 options_set_their_variables() {
+	needs_plain_build
 	exits 0 "$stayput" run --regions 'kv=discard,*=host' --default engine \
 		--host-limit 50% --host-keep 1GiB --wait 2.5 --log info -- \
 		sh -c 'env | grep ^STAYPUT_ | sort'
@@ -46,12 +49,14 @@ STAYPUT_SOCKETS=$STAYPUT_SOCKETS"
 }
 
 rules_and_exclusions_are_passed_on() {
+	needs_plain_build
 	exits 0 "$stayput" run --rules 'kv:size>=1GiB;w:size<1GiB' --exclude +libfoo -- \
 		sh -c 'echo "$STAYPUT_RULES|$STAYPUT_EXCLUDE"'
 	equal "$output" "kv:size>=1GiB;w:size<1GiB|+libfoo"
 }
 
 control_is_on_unless_told_otherwise() {
+	needs_plain_build
 	exits 0 "$stayput" run -- sh -c 'echo "$STAYPUT_CONTROL"'
 	equal "$output" 1
 	exits 0 "$stayput" run --no-control -- sh -c 'echo "$STAYPUT_CONTROL"'
@@ -63,6 +68,7 @@ control_is_on_unless_told_otherwise() {
 }
 
 dry_run_is_shell_text_that_means_the_same() {
+	needs_plain_build
 	exits 0 "$stayput" run --dry-run --regions 'a=host' --default "x" -- \
 		printf '[%s]' "it's" '$HOME' '' 'a b' '*' $'two\nlines'
 	equal "$(sh -c "$output")" "[it's][\$HOME][][a b][*][two
@@ -104,11 +110,13 @@ without_a_command_it_is_misused() {
 }
 
 options_of_the_command_are_its_own() {
+	needs_plain_build
 	exits 0 "$stayput" run echo --deep --help
 	equal "$output" "--deep --help"
 }
 
 exit_codes_are_the_command_s() {
+	needs_plain_build
 	exits 3 "$stayput" run -- sh -c 'exit 3'
 	exits 127 "$stayput" run -- no-such-command
 	has "$errors" "no-such-command cannot be run: No such file"

@@ -5,7 +5,7 @@
 
 # Device memory of all processes that share the fake's, by NVML.
 used() {
-	python3 - <<'PYTHON'
+	LD_PRELOAD=$sanitizer python3 - <<'PYTHON'
 import ctypes
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 device = ctypes.c_void_p()

@@ -108,7 +108,7 @@ record_follows_a_process_to_its_end() {
 record_takes_up_what_a_command_starts() {
 	exits 3 "$stayput" record --out rows.csv -- sh -c "
 		mkfifo to from
-		$stayput run --default engine -- $programs/steady_shared <to >from &
+		LD_PRELOAD=$sanitizer $stayput run --default engine -- $programs/steady_shared <to >from &
 		exec 3>to 4<from
 		read -r line <&4
 		until grep -q region,engine,active rows.csv; do
@@ -160,8 +160,13 @@ record_refuses_misuse() {
 	exits 127 "$stayput" record --out x.csv -- no-such-command
 }
 
+# doctor EXIT [OPTION] - what its children are told to preload, it passes on.
+doctor() {
+	LD_PRELOAD=$sanitizer exits "$1" "$stayput" doctor "${@:2}"
+}
+
 doctor_without_a_driver_says_so() {
-	LD_LIBRARY_PATH=$build/loading/nodriver exits 1 "$stayput" doctor
+	LD_LIBRARY_PATH=$build/loading/nodriver doctor 1
 	has "$output" "bad      driver: no GPU can be used here: libcuda.so.1 cannot be opened"
 	has "$output" "good     preload: a child has $build/libstayput.so"
 	has "$output" "good     preload, deep: a child has $build/libstayput-deep.so"
@@ -170,25 +175,25 @@ doctor_without_a_driver_says_so() {
 	has "$output" "huge pages: "
 	has "$output" "cgroup: "
 	has "$output" "NUMA nodes: "
-	LD_LIBRARY_PATH=$build/loading/nodriver exits 1 "$stayput" doctor --json
+	LD_LIBRARY_PATH=$build/loading/nodriver doctor 1 --json
 	equal "$(json '[f["what"] for f in data if f["level"] == "bad"]')" "['driver']"
 	equal "$(json 'all("advice" in f for f in data if f["level"] != "good")')" True
 }
 
 doctor_on_a_good_device_finds_nothing_bad() {
 	export FAKECUDA_MEMORY=64MiB
-	exits 0 "$stayput" doctor
+	doctor 0
 	has "$output" "good     driver: CUDA 13.0, devices: 1"
 	has "$output" "good     NVML: GPUs: 1, driver 580.00.00"
 	has "$output" "good     device 0: virtual memory management"
 	has "$output" "device 0: copies "
 	has "$output" "GB/s back (16 MiB); PCIe 1 x1 promises 0.2 GB/s"
-	exits 0 "$stayput" doctor --json
+	doctor 0 --json
 	equal "$(json '{f["level"] for f in data} <= {"good", "warning"}')" True
 }
 
 doctor_warns_of_a_slow_link() {
-	FAKECUDA_MEMORY=64MiB FAKECUDA_PCIE=6x10000 exits 0 "$stayput" doctor
+	FAKECUDA_MEMORY=64MiB FAKECUDA_PCIE=6x10000 doctor 0
 	has "$output" "warning  device 0: copies "
 	has "$output" "PCIe 6 x10000 promises 75625.0 GB/s
            slower than 80%: "
@@ -196,25 +201,25 @@ doctor_warns_of_a_slow_link() {
 
 doctor_finds_devices_and_drivers_that_will_not_do() {
 	export FAKECUDA_MEMORY=64MiB
-	FAKECUDA_VMM=0 exits 1 "$stayput" doctor --no-link
+	FAKECUDA_VMM=0 doctor 1 --no-link
 	has "$output" "bad      device 0: no virtual memory management"
-	FAKECUDA_DEVICES=0 exits 1 "$stayput" doctor
+	FAKECUDA_DEVICES=0 doctor 1
 	has "$output" "bad      driver: no GPU can be used here: "
-	FAKECUDA_VERSION=11040 exits 1 "$stayput" doctor --no-link
+	FAKECUDA_VERSION=11040 doctor 1 --no-link
 	has "$output" "bad      driver: CUDA 11.4, devices: 1"
 }
 
 doctor_looks_at_each_device() {
-	FAKECUDA_MEMORY=64MiB FAKECUDA_DEVICES=3 exits 0 "$stayput" doctor
+	FAKECUDA_MEMORY=64MiB FAKECUDA_DEVICES=3 doctor 0
 	has "$output" "device 2: copies "
-	FAKECUDA_MEMORY=64MiB exits 0 "$stayput" doctor --no-link
+	FAKECUDA_MEMORY=64MiB doctor 0 --no-link
 	lacks "$output" "copies"
 }
 
 doctor_goes_on_where_nothing_can_be_copied() {
-	FAKECUDA_FAIL='cuMemHostAlloc:*:OUT_OF_MEMORY' exits 0 "$stayput" doctor
+	FAKECUDA_FAIL='cuMemHostAlloc:*:OUT_OF_MEMORY' doctor 0
 	has "$output" "warning  device 0: no copies were made"
-	FAKECUDA_FAIL='cuDevicePrimaryCtxRetain:*:OUT_OF_MEMORY' exits 0 "$stayput" doctor
+	FAKECUDA_FAIL='cuDevicePrimaryCtxRetain:*:OUT_OF_MEMORY' doctor 0
 	has "$output" "warning  device 0: no context can be made: CUDA_ERROR_OUT_OF_MEMORY"
 }
 
