@@ -22,7 +22,7 @@
 enum {
 	FOLDER_SIZE = 4096,
 	LINE_MAX_BYTES = 16 << 20, /* more than any answer has */
-	SHOW_SECONDS = 5,
+	SHOW_SECONDS = 2,
 };
 
 static bool known(const struct processes *found, const char *path)
@@ -455,26 +455,46 @@ cJSON *client_next(struct process *process)
 	return answer;
 }
 
-cJSON *client_show(struct process *process)
+/* Takes in what a process has to say; true when nothing more is to be waited for. */
+static bool take_snapshot(struct process *process, cJSON **snapshot)
 {
-	double until = clock_now() + SHOW_SECONDS;
-	cJSON *request = client_request("show"), *answer = NULL, *result;
-	bool sent = client_send(process, request);
+	cJSON *answer;
 
-	cJSON_Delete(request);
-	while (sent && !(answer = client_next(process))) {
-		struct pollfd poll_for = {.fd = process->fd, .events = POLLIN};
-		double left = until - clock_now();
-
-		if (left <= 0 || poll(&poll_for, 1, (int)(left * 1000) + 1) == 0 ||
-			!client_fill(process))
-			break;
-	}
-	if (!answer)
-		answer = client_next(process);
-	result = cJSON_DetachItemFromObjectCaseSensitive(answer, "result");
+	client_fill(process);
+	answer = client_next(process);
+	*snapshot = cJSON_DetachItemFromObjectCaseSensitive(answer, "result");
 	cJSON_Delete(answer);
-	return result;
+	return answer || process->fd < 0;
+}
+
+void client_show(struct process *list, size_t count, cJSON **snapshots)
+{
+	double until = clock_now() + SHOW_SECONDS, left;
+	struct pollfd *polls = calloc(count + 1, sizeof *polls);
+	cJSON *request = client_request("show");
+	size_t waiting = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		bool sent = client_send(&list[i], request);
+
+		snapshots[i] = NULL;
+		if (polls)
+			polls[i] = (struct pollfd){
+				.fd = sent ? list[i].fd : -1, .events = POLLIN};
+		waiting += sent;
+	}
+	cJSON_Delete(request);
+	while (polls && waiting && (left = until - clock_now()) > 0) {
+		if (poll(polls, count, (int)(left * 1000) + 1) <= 0)
+			continue;
+		for (size_t i = 0; i < count; i++)
+			if (polls[i].fd >= 0 && polls[i].revents &&
+				take_snapshot(&list[i], &snapshots[i])) {
+				polls[i].fd = -1;
+				waiting--;
+			}
+	}
+	free(polls);
 }
 
 double number_of(const cJSON *object, const char *name)

@@ -58,9 +58,9 @@ bool client_fill(struct process *process);
  * no JSON object fd is -1. */
 cJSON *client_next(struct process *process);
 
-/* Asks for the snapshot and waits some seconds for it. NULL when none came; the caller
- * frees it. */
-cJSON *client_show(struct process *process);
+/* Asks all of the list for their snapshots and waits two seconds at most, for all together.
+ * NULL where none came; the caller frees them. */
+void client_show(struct process *list, size_t count, cJSON **snapshots);
 
 /* Numbers and words of an object; 0 and "" where it has none. */
 double number_of(const cJSON *object, const char *name);

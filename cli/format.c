@@ -62,11 +62,10 @@ const char *clean_text(const char *text, char *buf, size_t size)
 	return buf;
 }
 
-/* What `allocated` is, unless there was no memory. */
-static void *need(void *allocated)
+void *need(void *allocated)
 {
 	if (!allocated)
-		exit(say(FAILED, "this program has no memory left for its own output"));
+		exit(say(FAILED, "there is no memory left for what is to be printed"));
 	return allocated;
 }
 

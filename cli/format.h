@@ -9,6 +9,9 @@
 
 #include <cjson/cJSON.h>
 
+/* What was allocated for something to be printed; ends the program when that is NULL. */
+void *need(void *allocated);
+
 /* "512 B", "1.5 MiB", "141 GiB": three digits at least, from the unit that suits. All of
  * these return their buffer. */
 const char *bytes_text(double bytes, char *buf, size_t size);

@@ -7,6 +7,7 @@
 
 #include "cli.h"
 #include "client.h"
+#include "format.h"
 
 static const char help[] =
 	"usage: stayput metrics PID...|--all\n"
@@ -147,14 +148,14 @@ static size_t ask_all(struct processes *found, cJSON **snapshots)
 {
 	size_t silent = 0;
 
-	for (size_t i = 0; i < found->count;) {
-		snapshots[i] = client_show(&found->list[i]);
-		if (snapshots[i]) {
-			i++;
+	client_show(found->list, found->count, snapshots);
+	for (size_t i = found->count; i-- > 0;) {
+		if (snapshots[i])
 			continue;
-		}
 		say(FAILED, "process %d does not answer", (int)found->list[i].pid);
 		client_drop(found, i);
+		memmove(snapshots + i, snapshots + i + 1,
+			(found->count - i) * sizeof *snapshots);
 		silent++;
 	}
 	return silent;
@@ -162,12 +163,9 @@ static size_t ask_all(struct processes *found, cJSON **snapshots)
 
 static int print_all(struct processes *found, size_t missing)
 {
-	cJSON **snapshots = calloc(found->count + 1, sizeof *snapshots);
-	size_t silent;
+	cJSON **snapshots = need(calloc(found->count + 1, sizeof *snapshots));
+	size_t silent = ask_all(found, snapshots);
 
-	if (!snapshots)
-		return say(NO_HOST_MEMORY, "no memory for %zu processes", found->count);
-	silent = ask_all(found, snapshots);
 	for (size_t f = 0; f < sizeof families / sizeof *families; f++)
 		print_family(&families[f], found, snapshots);
 	print_last(found, snapshots);

@@ -229,9 +229,10 @@ static bool has_tag(const cJSON *snapshot, const char *tag)
 static cJSON *request_for(const struct wish *wish, struct process *process)
 {
 	cJSON *request = cJSON_Duplicate(wish->request, true);
-	cJSON *snapshot = wish->all && wish->tag_count ? client_show(process) : NULL;
-	cJSON *tags = cJSON_AddArrayToObject(request, "tags");
+	cJSON *tags = cJSON_AddArrayToObject(request, "tags"), *snapshot = NULL;
 
+	if (wish->all && wish->tag_count)
+		client_show(process, 1, &snapshot);
 	for (size_t i = 0; i < wish->tag_count; i++)
 		if (!wish->all || has_tag(snapshot, wish->tags[i]))
 			cJSON_AddItemToArray(tags, cJSON_CreateString(wish->tags[i]));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stayput ps - the processes that listen. */
 #include <getopt.h>
+#include <stdlib.h>
 
 #include "cli.h"
 #include "client.h"
@@ -75,7 +76,7 @@ static void print_table(const cJSON *objects)
 static int ps(int argc, char **argv)
 {
 	struct processes found = {0};
-	cJSON *objects;
+	cJSON *objects, **snapshots;
 	bool json;
 	int code;
 
@@ -85,12 +86,13 @@ static int ps(int argc, char **argv)
 		return say(USAGE, "ps takes no arguments; stayput show wants a pid");
 	objects = cJSON_CreateArray();
 	client_find(&found);
+	snapshots = need(calloc(found.count + 1, sizeof *snapshots));
+	client_show(found.list, found.count, snapshots);
 	for (size_t i = 0; i < found.count; i++) {
-		cJSON *snapshot = client_show(&found.list[i]);
-
-		cJSON_AddItemToArray(objects, object_of(&found.list[i], snapshot));
-		cJSON_Delete(snapshot);
+		cJSON_AddItemToArray(objects, object_of(&found.list[i], snapshots[i]));
+		cJSON_Delete(snapshots[i]);
 	}
+	free(snapshots);
 	client_free(&found);
 	if (json) {
 		print_json(objects);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stayput show - all that processes say of themselves. */
 #include <getopt.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -142,10 +143,11 @@ static void print_process(const struct process *process, const cJSON *snapshot)
 {
 	const struct totals t = totals_of(process, snapshot);
 	const cJSON *item, *last = cJSON_GetObjectItemCaseSensitive(snapshot, "last");
-	char user[64], command[1024], host[CELL], idle[CELL], native[CELL];
+	char user[64], command[1024], host[CELL], idle[CELL], native[CELL], up[CELL];
 
-	printf("%d %s, %s, library %s: %s\n", (int)process->pid,
+	printf("%d %s, %s, up %s, library %s: %s\n", (int)process->pid,
 		user_name(process->uid, user, sizeof user), t.state,
+		seconds_text(number_of(snapshot, "uptime_seconds"), up, sizeof up),
 		word_of(snapshot, "version"),
 		command_of(process, snapshot, command, sizeof command));
 	print_regions(cJSON_GetObjectItemCaseSensitive(snapshot, "regions"));
@@ -171,7 +173,7 @@ static int show(int argc, char **argv)
 {
 	struct processes found = {0};
 	size_t missing, silent = 0;
-	cJSON *all;
+	cJSON *all, **snapshots;
 	bool json;
 	int code;
 
@@ -181,18 +183,19 @@ static int show(int argc, char **argv)
 		return USAGE;
 	client_choose(&found, argv + optind, argc - optind, false, &missing);
 	all = cJSON_CreateArray();
+	snapshots = need(calloc(found.count + 1, sizeof *snapshots));
+	client_show(found.list, found.count, snapshots);
 	for (size_t i = 0; i < found.count; i++) {
-		cJSON *snapshot = client_show(&found.list[i]);
-
-		if (!snapshot) {
+		if (!snapshots[i]) {
 			say(FAILED, "process %d does not answer", (int)found.list[i].pid);
 			silent++;
 			continue;
 		}
 		if (!json)
-			print_process(&found.list[i], snapshot);
-		cJSON_AddItemToArray(all, snapshot);
+			print_process(&found.list[i], snapshots[i]);
+		cJSON_AddItemToArray(all, snapshots[i]);
 	}
+	free(snapshots);
 	code = missing + silent == 0                        ? DONE
 	       : missing + silent < (size_t)(argc - optind) ? PARTLY
 	       : silent                                     ? FAILED

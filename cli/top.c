@@ -119,6 +119,7 @@ static char *compose(size_t columns)
 	struct processes found = {0};
 	struct table table = {0};
 	char *text = NULL, clock[TEXT];
+	cJSON **snapshots;
 	time_t now = time(NULL);
 	struct tm tm;
 	size_t size;
@@ -133,12 +134,13 @@ static char *compose(size_t columns)
 	fprintf(out, "\033[K\n");
 	ROW(&table, ">PID", "USER, REGION", "STATE", ">ACTIVE", ">PAUSED", ">NATIVE",
 		">DEVICE", ">BACKUP", "COMMAND");
+	snapshots = need(calloc(found.count + 1, sizeof *snapshots));
+	client_show(found.list, found.count, snapshots);
 	for (size_t i = 0; i < found.count; i++) {
-		cJSON *snapshot = client_show(&found.list[i]);
-
-		add_process(&table, &found.list[i], snapshot);
-		cJSON_Delete(snapshot);
+		add_process(&table, &found.list[i], snapshots[i]);
+		cJSON_Delete(snapshots[i]);
 	}
+	free(snapshots);
 	client_free(&found);
 	table_print(&table, out, "", columns, "\033[K");
 	fclose(out);

@@ -35,7 +35,7 @@ if child == 0:
     os.execvp(command[0], command)
 
 seen = b""
-looked = 0
+looked = ended = status = 0
 signal.alarm(SECONDS)
 while True:
     while steps:
@@ -53,7 +53,8 @@ while True:
             os.kill(child, int(what))
         looked = looked if verb == "see" else len(seen)
         steps.pop(0)
-    ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        ended, status = os.waitpid(child, os.WNOHANG)
     ready = select.select([main], [], [], 0 if ended else 0.05)[0]
     if ready:
         seen += os.read(main, 65536)

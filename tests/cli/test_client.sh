@@ -44,6 +44,19 @@ ps_says_what_does_not_answer() {
 	equal "$(json 'sorted(p["state"] for p in data)')" "['no answer', 'no answer']"
 }
 
+# All together have two seconds, not each of them.
+those_that_hang_hold_nobody_up() {
+	start_standin a "{\"show\":[$snapshot]}"
+	for name in b c d e f g h i; do
+		start_standin "$name" '{"show":["hang"]}'
+	done
+	exits 0 timeout 10 "$stayput" ps --json
+	equal "$(json 'sum(p["state"] == "no answer" for p in data), len(data)')" "(8, 9)"
+	exits 7 timeout 10 "$stayput" metrics "$a_pid" "$b_pid"
+	has "$output" "stayput_host_bytes{pid=\"$a_pid\"}"
+	equal "$errors" "stayput: process $b_pid does not answer"
+}
+
 sockets_of_dead_processes_are_swept() {
 	start_standin a "{\"show\":[$snapshot]}"
 	kill -9 "$a_pid"
@@ -82,7 +95,7 @@ a_link_in_place_of_the_folder_is_passed_over() {
 show_tells_regions_and_the_last_operation() {
 	start_standin a "{\"show\":[$snapshot]}"
 	exits 0 "$stayput" show "$a_pid"
-	has "$output" "$a_pid $(id -un), partly, library 0.1.0: "
+	has "$output" "$a_pid $(id -un), partly, up 0.0 ms, library 0.1.0: "
 	has "$output" "kv_cache  paused       0 B  3.00 GiB"
 	has "$output" "host memory: 512 MiB, of it 1.00 MiB idle"
 	has "$output" "last: pause kv_cache at 2001-09-0"
@@ -297,6 +310,7 @@ tests=(
 	ps_adds_up_and_says_how_it_stands
 	ps_without_processes_is_an_empty_list
 	ps_says_what_does_not_answer
+	those_that_hang_hold_nobody_up
 	sockets_of_dead_processes_are_swept
 	what_is_no_dead_socket_is_left_alone
 	folders_that_others_can_write_are_passed_over

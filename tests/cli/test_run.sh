@@ -29,8 +29,8 @@ a_library_of_ours_is_replaced_and_never_there_twice() {
 }
 
 a_name_that_only_looks_like_ours_stays() {
-	LD_PRELOAD="/x/mylibstayput.so:libstayput.so.old" exits 0 "$stayput" run --dry-run
-	has "$output" "LD_PRELOAD=/x/mylibstayput.so:libstayput.so.old:$build/"
+	LD_PRELOAD="/x/mylibstayput.so:libstayput.so.old:libmyother.so" exits 0 "$stayput" run --dry-run
+	has "$output" "LD_PRELOAD=/x/mylibstayput.so:libstayput.so.old:libmyother.so:$build/"
 }
 
 options_set_their_variables() {
