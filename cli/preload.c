@@ -46,17 +46,23 @@ bool preload_find(bool deep, char *path, size_t size)
 	return true;
 }
 
-bool preload_is_ours(const char *path, size_t len)
+enum { PLAIN, DEEP, TMS, LIBRARIES };
+
+/* Which library of ours a path is, by its file's name; LIBRARIES for none. */
+static int library_of(const char *path, size_t len)
 {
-	static const char *const names[] = {"libstayput.so", "libstayput-deep.so"};
+	static const char *const names[] = {[PLAIN] = "libstayput.so",
+		[DEEP] = "libstayput-deep.so",
+		[TMS] = "libstayput-tms.so"};
 	const char *slash = memrchr(path, '/', len);
 	const char *base = slash ? slash + 1 : path;
 	size_t base_len = path + len - base;
+	int i = 0;
 
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		if (strlen(names[i]) == base_len && memcmp(base, names[i], base_len) == 0)
-			return true;
-	return false;
+	while (i < LIBRARIES &&
+		(strlen(names[i]) != base_len || memcmp(base, names[i], base_len) != 0))
+		i++;
+	return i;
 }
 
 static void add(char *list, const char *word, size_t len)
@@ -69,24 +75,42 @@ static void add(char *list, const char *word, size_t len)
 	list[at + len] = '\0';
 }
 
+/* The length of the list's next name, which *p is moved to; 0 at its end. */
+static size_t next_name(const char **p)
+{
+	*p += strspn(*p, separators);
+	return strcspn(*p, separators);
+}
+
+bool preload_has_tms(const char *list)
+{
+	size_t len;
+
+	for (const char *p = list ? list : ""; (len = next_name(&p)); p += len)
+		if (library_of(p, len) == TMS)
+			return true;
+	return false;
+}
+
 char *preload_list(const char *old, const char *path)
 {
 	char *list = malloc(strlen(old ? old : "") + strlen(path) + 2);
-	bool placed = false;
+	bool tms = preload_has_tms(old), placed = false;
+	size_t len;
 
 	if (!list)
 		return NULL;
 	*list = '\0';
-	for (const char *p = old ? old : ""; *p;) {
-		size_t len = strcspn(p, separators);
+	for (const char *p = old ? old : ""; (len = next_name(&p)); p += len) {
+		int library = library_of(p, len);
 
-		if (len && !preload_is_ours(p, len))
+		if (library == LIBRARIES)
 			add(list, p, len);
-		else if (len && !placed) {
+		else if (library == TMS && !placed)
+			add(list, p, len);
+		else if (!tms && !placed)
 			add(list, path, strlen(path));
-			placed = true;
-		}
-		p += len + (p[len] != '\0');
+		placed |= library == TMS || (library != LIBRARIES && !tms);
 	}
 	if (!placed)
 		add(list, path, strlen(path));

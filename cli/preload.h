@@ -15,12 +15,13 @@ bool preload_find(bool deep, char *path, size_t size);
  * LD_PRELOAD's value `old` (NULL or "": none) with `path` in it, to be freed; NULL without
  * memory. It comes last: what was there keeps its place before the program (runtimes of
  * sanitizers insist on being first) and sees the calls that it would see without us. Where
- * either of our libraries is in the list already, by whatever path, `path` takes the first
- * one's place and further ones go: two of them would both claim each allocation.
+ * a library of ours is in the list already, by whatever path, `path` takes the first one's
+ * place and further ones go: two of them would both claim each allocation. But
+ * libstayput-tms.so, which is libstayput.so and more, stays and is enough.
  */
 char *preload_list(const char *old, const char *path);
 
-/* One of our two, by its file's name. */
-bool preload_is_ours(const char *path, size_t len);
+/* The list has libstayput-tms.so. */
+bool preload_has_tms(const char *list);
 
 #endif

@@ -200,6 +200,10 @@ static int run(int argc, char **argv)
 
 	if (code >= 0)
 		return code;
+	if (s.deep && preload_has_tms(preload))
+		return say(USAGE, "--deep: LD_PRELOAD has libstayput-tms.so, of which "
+				  "there is no deep "
+				  "one");
 	if (!preload_find(s.deep, library, sizeof library))
 		return FAILED;
 	s.preload = preload_list(preload, library);

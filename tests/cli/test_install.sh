@@ -15,7 +15,7 @@ files_in() { # FOLDER
 
 installed="./usr/bin/stayput ./usr/include/stayput.h ./usr/lib/libstayput-deep.so \
 ./usr/lib/libstayput.so ./usr/lib/pkgconfig/stayput.pc \
-./usr/share/bash-completion/completions/stayput ./usr/share/man/man1/stayput.1 "
+./usr/lib/stayput/torch_memory_saver/libstayput-tms.so ./usr/share/bash-completion/completions/stayput ./usr/share/man/man1/stayput.1 "
 
 everything_is_installed_and_exactly_that_is_removed() {
 	install_to "$PWD/to" /usr

@@ -28,6 +28,15 @@ a_library_of_ours_is_replaced_and_never_there_twice() {
 	equal "$output" "$build/libstayput-deep.so"
 }
 
+the_library_for_torch_memory_saver_stays_and_is_enough() {
+	LD_PRELOAD="/x/libstayput.so:/y.so:/z/libstayput-tms.so" \
+		exits 0 "$stayput" run --dry-run
+	has "$output" "LD_PRELOAD=/y.so:/z/libstayput-tms.so
+"
+	LD_PRELOAD=/z/libstayput-tms.so exits 2 "$stayput" run --deep --dry-run
+	has "$errors" "LD_PRELOAD has libstayput-tms.so"
+}
+
 a_name_that_only_looks_like_ours_stays() {
 	LD_PRELOAD="/x/mylibstayput.so:libstayput.so.old:libmyother.so" exits 0 "$stayput" run --dry-run
 	has "$output" "LD_PRELOAD=/x/mylibstayput.so:libstayput.so.old:libmyother.so:$build/"
@@ -99,6 +108,8 @@ values_that_cannot_be_read_are_refused_in_the_library_s_words() {
 	refused --host-limit 120% '--host-limit: "120%" is not a size'
 	refused --host-keep many '--host-keep: "many" is not a size'
 	refused --log loud '--log: "loud" is not error, warn, info or debug'
+	refused --rules kv:foo=3 '--rules: "kv:foo=3" cannot be read'
+	refused --control here '--control: "here" is not 0, 1 or the absolute path'
 	refused --regions '' '--regions wants a value'
 }
 
@@ -160,6 +171,7 @@ tests=(
 	the_library_beside_the_program_is_preloaded
 	other_preloads_keep_their_place_before_it
 	a_library_of_ours_is_replaced_and_never_there_twice
+	the_library_for_torch_memory_saver_stays_and_is_enough
 	a_name_that_only_looks_like_ours_stays
 	options_set_their_variables
 	rules_and_exclusions_are_passed_on
