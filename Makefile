@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make             build/libstayput.so, build/libstayput-deep.so, build/libstayput-tms.so
+# make             build/stayput, build/libstayput.so, -deep.so and -tms.so
 # make demo        the main job in one run: on the GPU if there is one, else on the fake
 # make test        every test, on the fake driver; TEST=name runs one; SAN=address, thread
 # make wheel       the Python package with the libraries: build/wheel/stayput-*.whl
@@ -41,7 +41,7 @@ OBJ   := $(filter-out $(DEEP) $(TMS),$(patsubst src/%.c,$(B)/%.o,$(wildcard src/
 TESTS := $(patsubst tests/%.c,$(B)/%,$(wildcard tests/test_*.c)) \
          $(patsubst tests/%.sh,$(B)/%,$(wildcard tests/test_*.sh))
 
-all: $(B)/libstayput.so $(B)/libstayput-deep.so $(B)/libstayput-tms.so
+all: $(B)/libstayput.so $(B)/libstayput-deep.so $(B)/libstayput-tms.so $(B)/stayput
 
 $(B)/libstayput.so: $(OBJ) src/stayput.map
 	$(CC) $(ALL_CFLAGS) $(LINK_SO) -o $@ $(OBJ) $(LDFLAGS)
@@ -67,6 +67,22 @@ lookup-table:
 
 $(B)/%.o: src/%.c | $(B)/.gitignore
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
+
+# The program, which reads settings and host memory with the library's own code.
+CLI_OBJ := $(patsubst cli/%.c,$(B)/cli/%.o,$(wildcard cli/*.c)) $(B)/config.o $(B)/config_rules.o \
+           $(B)/log.o $(B)/hostmem.o
+
+$(B)/stayput: $(CLI_OBJ)
+	$(CC) $(ALL_CFLAGS) -o $@ $^ $(LDFLAGS) -lcjson -ldl
+
+$(B)/cli/%.o: cli/%.c | $(B)/cli
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
+
+$(B)/cli: | $(B)/.gitignore
+	@echo '#include <cjson/cJSON.h>' | $(CC) $(CPPFLAGS) -E - >/dev/null 2>&1 || \
+		{ echo 'cjson/cJSON.h was not found, which $(B)/stayput needs. Install' \
+		'libcjson-dev (Debian, Ubuntu) or cjson-devel (Fedora)' >&2; exit 1; }
+	mkdir -p $@
 
 # Build folders are ignored by git without a file at the top that says so.
 $(B)/.gitignore:
@@ -105,9 +121,9 @@ $(B)/test_tms: tests/test_tms.c $(B)/libstayput-tms.so fakecuda
 		$(LINK_TEST:-lstayput=-lstayput-tms) $(LDFLAGS)
 
 -include tests/fakecuda/fake.mk tests/loading/loading.mk tests/deep/deep.mk \
-	tests/python/python.mk tests/fuzz/fuzz.mk
+	tests/python/python.mk tests/fuzz/fuzz.mk tests/cli/cli.mk
 
-test: all fakecuda loading deep python $(TESTS)
+test: all fakecuda loading deep python cli-tests $(TESTS)
 	tests/run.sh $(B) $(TEST)
 
 check-elf: all
@@ -121,21 +137,31 @@ bench: all fakecuda
 demo: all fakecuda
 	examples/demo.sh $(B)
 
+VERSION   := $(shell sed -n 's/^\#define STAYPUT_VERSION "\(.*\)"/\1/p' include/stayput.h)
+PLACE      = $(DESTDIR)$(PREFIX)
+COMPLETION = $(PLACE)/share/bash-completion/completions/stayput
 # torch_memory_saver's Python package takes a preload whose path has its name in it.
 TMS_FOLDER := stayput/torch_memory_saver
 
 install: all
-	install -D -m 755 $(B)/libstayput.so $(DESTDIR)$(PREFIX)/lib/libstayput.so
-	install -D -m 755 $(B)/libstayput-deep.so $(DESTDIR)$(PREFIX)/lib/libstayput-deep.so
-	install -D -m 755 $(B)/libstayput-tms.so \
-		$(DESTDIR)$(PREFIX)/lib/$(TMS_FOLDER)/libstayput-tms.so
-	install -D -m 644 include/stayput.h $(DESTDIR)$(PREFIX)/include/stayput.h
+	install -D -m 755 $(B)/stayput $(PLACE)/bin/stayput
+	install -D -m 755 $(B)/libstayput.so $(PLACE)/lib/libstayput.so
+	install -D -m 755 $(B)/libstayput-deep.so $(PLACE)/lib/libstayput-deep.so
+	install -D -m 755 $(B)/libstayput-tms.so $(PLACE)/lib/$(TMS_FOLDER)/libstayput-tms.so
+	install -D -m 644 include/stayput.h $(PLACE)/include/stayput.h
+	install -D -m 644 docs/stayput.1 $(PLACE)/share/man/man1/stayput.1
+	install -D -m 644 cli/stayput.bash $(COMPLETION)
+	install -d $(PLACE)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' cli/stayput.pc.in \
+		>$(PLACE)/lib/pkgconfig/stayput.pc
+	chmod 644 $(PLACE)/lib/pkgconfig/stayput.pc
 
+# Folders stay: others may have files there.
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/lib/libstayput.so \
-		$(DESTDIR)$(PREFIX)/lib/libstayput-deep.so \
-		$(DESTDIR)$(PREFIX)/lib/$(TMS_FOLDER)/libstayput-tms.so \
-		$(DESTDIR)$(PREFIX)/include/stayput.h
+	rm -f $(PLACE)/bin/stayput $(PLACE)/lib/libstayput.so $(PLACE)/lib/libstayput-deep.so \
+		$(PLACE)/lib/$(TMS_FOLDER)/libstayput-tms.so \
+		$(PLACE)/include/stayput.h $(PLACE)/share/man/man1/stayput.1 \
+		$(COMPLETION) $(PLACE)/lib/pkgconfig/stayput.pc
 
 format:
 	clang-format --style=file:.ci/clang-format -i $$(git ls-files '*.c' '*.h')
@@ -143,6 +169,6 @@ format:
 clean:
 	rm -rf build build-address build-thread python/build python/*.egg-info
 
--include $(wildcard $(B)/*.d $(B)/fake/*.d)
+-include $(wildcard $(B)/*.d $(B)/cli/*.d $(B)/fake/*.d)
 .PHONY: all lookup-table test check-elf bench demo install uninstall format clean fakecuda loading \
 	deep python fuzz

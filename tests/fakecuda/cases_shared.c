@@ -290,6 +290,34 @@ static void *in_nvml(const char *symbol)
 	return function;
 }
 
+static void nvml_tells_driver_and_link(void)
+{
+	unsigned generation, width;
+	char version[16];
+	void *device;
+
+	CHECK_EQ(((int (*)(void))in_nvml("nvmlInit_v2"))(), 0);
+	CHECK_EQ(((int (*)(unsigned, void **))in_nvml("nvmlDeviceGetHandleByIndex_v2"))(
+			 0, &device),
+		0);
+	setenv("FAKECUDA_PCIE", "5x16", 1);
+	CHECK_EQ(((int (*)(void *, unsigned *))in_nvml(
+			 "nvmlDeviceGetMaxPcieLinkGeneration"))(device, &generation),
+		0);
+	CHECK_EQ(((int (*)(void *, unsigned *))in_nvml("nvmlDeviceGetMaxPcieLinkWidth"))(
+			 device, &width),
+		0);
+	CHECK_EQ(generation, 5);
+	CHECK_EQ(width, 16);
+	CHECK_EQ(((int (*)(char *, unsigned))in_nvml("nvmlSystemGetDriverVersion"))(
+			 version, 4),
+		7);
+	CHECK_EQ(((int (*)(char *, unsigned))in_nvml("nvmlSystemGetDriverVersion"))(
+			 version, sizeof version),
+		0);
+	CHECK(strcmp(version, "580.00.00") == 0);
+}
+
 static void nvml_sees_who_holds_memory(void)
 {
 	unsigned count = 4;
@@ -427,6 +455,7 @@ static const struct test shared[] = {
 	TEST(native_memory_is_lent_by_ipc),
 	TEST(processes_share_a_budget_until_they_die),
 	TEST(nvml_sees_who_holds_memory),
+	TEST(nvml_tells_driver_and_link),
 	TEST(runtime_11_works),
 	TEST(runtime_12_works),
 	TEST(runtime_13_works),

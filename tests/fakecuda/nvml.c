@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As much of NVML as says who holds a device's memory. It reads the ledger that
+ * As much of NVML as says who holds a device's memory and what its link is. It reads the ledger that
  * FAKECUDA_SHARE names; without one it asks the fake driver of this process, if there is
  * one. The types are written out here because nvml.h is not part of every toolkit.
  */
@@ -247,6 +247,47 @@ API(nvmlReturn_t, nvmlDeviceGetComputeRunningProcesses_v3, nvmlDevice_t device,
 	unsigned int *count, nvmlProcessInfo_v2_t *infos)
 {
 	return list(device, count, infos, false);
+}
+
+API(nvmlReturn_t, nvmlSystemGetDriverVersion, char *version, unsigned int length)
+{
+	static const char text[] = "580.00.00";
+
+	if (users <= 0)
+		return NVML_ERROR_UNINITIALIZED;
+	if (!version)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (length < sizeof text)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	memcpy(version, text, sizeof text);
+	return NVML_SUCCESS;
+}
+
+/* FAKECUDA_PCIE is generation and lanes, "5x16". */
+static nvmlReturn_t link_of(nvmlDevice_t device, unsigned int *answer, bool lanes)
+{
+	const char *text = getenv("FAKECUDA_PCIE");
+	unsigned index, generation = 1, width = 1;
+
+	if (users <= 0)
+		return NVML_ERROR_UNINITIALIZED;
+	if (!answer || !index_of(device, &index))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (text && *text && sscanf(text, "%ux%u", &generation, &width) != 2)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*answer = lanes ? width : generation;
+	return NVML_SUCCESS;
+}
+
+API(nvmlReturn_t, nvmlDeviceGetMaxPcieLinkGeneration, nvmlDevice_t device,
+	unsigned int *generation)
+{
+	return link_of(device, generation, false);
+}
+
+API(nvmlReturn_t, nvmlDeviceGetMaxPcieLinkWidth, nvmlDevice_t device, unsigned int *width)
+{
+	return link_of(device, width, true);
 }
 
 API(nvmlReturn_t, nvmlSystemGetProcessName, unsigned int pid, char *name,
