@@ -24,9 +24,8 @@ from support import GIB, VOCABULARY, preload, timed
 if __name__ == "__main__":
     preload()  # before PyTorch, which takes seconds to load
 
-import torch
-
 import stayput.torch
+import torch
 from model import HEAD, Sleeper, digest, make_model, next_logits
 from stayput.torch import region
 
@@ -128,10 +127,10 @@ class Engine(Sleeper):
         """Copies weights that another process shares, and closes them again: until then
         its pause could not release them."""
         weights = dict(self.model.named_parameters())
-        for name, (rebuild, args) in pickle.loads(parcel):
-            weights[name].copy_(rebuild(*args))
+        shared = [(name, rebuild(*args)) for name, (rebuild, args) in pickle.loads(parcel)]
+        for name, tensor in shared:
+            weights[name].copy_(tensor)
         torch.cuda.synchronize()
-        torch.cuda.ipc_collect()
 
     def digest(self):
         return digest(self.model.parameters())

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model of the examples, and what every process of theirs does with its regions."""
 
+import stayput.torch
 import torch
+from support import GIB, VOCABULARY, card
 from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-
-import stayput.torch
-from support import GIB, VOCABULARY, card
 
 HEAD = 128  # elements of an attention head
 
@@ -33,9 +32,9 @@ def make_model(weight_bytes, seed, device, tokens=1024):
 
 
 def next_logits(model, cache, ids, positions, places):
-    """Logits after the last of `ids` (sequences x new tokens), which stand at `positions` of
-    the first slots of the cache, where their keys and values are written. `places` numbers
-    those of a slot. Asks nothing of the host, so it can be captured."""
+    """Logits after the last of `ids` (sequences x new tokens), which stand at `positions`
+    of the first slots of the cache, where their keys and values are written. `places`
+    numbers those of a slot. Asks nothing of the host, so it can be captured."""
     llama = model.model
     x = llama.embed_tokens(ids)
     rotary = llama.rotary_emb(x, positions[None])

@@ -18,10 +18,9 @@ import socket
 import sys
 
 import ray
+import stayput
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-import stayput
 from rl_colocate import arguments, prepare
 from support import card
 

@@ -70,12 +70,14 @@ class Turns:
         seconds = time.perf_counter() - start
         used, _ = engines.all("memory")[0]
         same = engines.all("digest") == [weights for weights, _ in self.kept]
-        _, slept = timed(trainers.all, "sleep", "weights")
-        self.right = self.right and same
+        reports, slept = timed(trainers.all, "sleep", "weights")
+        # What the engine still had open would not have been released.
+        held = any(getattr(report.total, "bytes_held", 0) for report in reports)
+        self.right = self.right and same and not held
         self.say(
             f"  weights: engine's awake in {woke:.2f} s, sent in {seconds:.2f} s and "
             f"{'the same' if same else 'DIFFERENT'}, {used:.1f} GiB in use, trainer's "
-            f"asleep in {slept:.2f} s"
+            f"{'NOT all ' if held else ''}asleep in {slept:.2f} s"
         )
 
     def generate(self):

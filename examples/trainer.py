@@ -6,12 +6,11 @@ import os
 import pickle
 
 import torch
-from torch import distributed
-from torch.multiprocessing.reductions import reduce_tensor
-
 from model import Sleeper, digest, make_model
 from stayput.torch import region
 from support import GIB, taught
+from torch import distributed
+from torch.multiprocessing.reductions import reduce_tensor
 
 ROWS, LENGTH = 4, 64
 PARCEL = 2 * GIB  # weights that are shared at a time
