@@ -121,7 +121,7 @@ def _serve(pipe, module, name):
     while True:
         try:
             method, args, options = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         try:
             if method:
