@@ -79,9 +79,10 @@ class Engine(Sleeper):
     def _capture(self):
         self.graphs = {}
         pool = torch.cuda.graph_pool_handle()  # one for all: only one runs at a time
+        side = torch.cuda.Stream()
         torch.cuda.synchronize()
         for size in reversed(self.sizes):
-            with torch.cuda.stream(torch.cuda.Stream()):
+            with torch.cuda.stream(side):
                 self._decode(size)  # libraries make their handles now, not in the capture
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
