@@ -24,12 +24,12 @@ enum { DEVICE_FABRIC = 8 };
 struct device {
 	CUdevice ordinal;
 	char uuid[DEVICE_UUID]; /* "GPU-...", by which NVML knows it; or "" */
-	bool vmm;           /* has virtual memory management */
-	bool rdma;          /* takes gpuDirectRDMACapable */
-	size_t granule;     /* sizes and addresses of blocks are multiples of it */
-	size_t memory;      /* bytes on the card */
-	size_t pitch_align; /* of rows, for pitched allocations */
-	int numa_node;      /* of the host memory nearest to it, or -1 */
+	bool vmm;               /* has virtual memory management */
+	bool rdma;              /* takes gpuDirectRDMACapable */
+	size_t granule;         /* sizes and addresses of blocks are multiples of it */
+	size_t memory;          /* bytes on the card */
+	size_t pitch_align;     /* of rows, for pitched allocations */
+	int numa_node;          /* of the host memory nearest to it, or -1 */
 	_Atomic unsigned handle_types; /* that its memory is created with; see block.c */
 	_Atomic uint64_t peers;        /* devices that may use its memory, one bit each */
 	CUcontext contexts[DEVICE_CONTEXTS];

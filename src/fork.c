@@ -5,10 +5,10 @@
 #include <stdatomic.h>
 
 #include "capture.h"
-#include "ipc_export.h"
-#include "ipc_import.h"
 #include "control.h"
 #include "history.h"
+#include "ipc_export.h"
+#include "ipc_import.h"
 #include "lock.h"
 
 static _Atomic bool used;
