@@ -50,6 +50,7 @@ static void operate(struct job *job)
 		.policy = r->policy,
 		.no_block = r->no_block,
 		.only_if_idle = r->check,
+		.fail_if_held = r->fail_if_held,
 		.wait_ms = wait_of(r)};
 
 	for (size_t i = 0; i < r->tag_count; i++)
