@@ -130,7 +130,8 @@ STAYPUT_API int stayput_region_pop(void);
  * that it was opened in, or, during a stream capture, is done when that has ended.
  * Opening answers, with the sentence set and a line in the log, beside native codes:
  *
- *   cudaErrorMapBufferObjectFailed   the exporter has ended, or has freed the memory
+ *   cudaErrorMapBufferObjectFailed   the exporter has ended
+ *   cudaErrorInvalidValue            the exporter has freed the memory, as natively
  *   cudaErrorIllegalState            the memory is paused. While a pause or resume of it is
  *                                    under way, opening waits, for 30 seconds at most
  *   cudaErrorNotPermitted            the exporter is another user's

@@ -143,7 +143,7 @@ static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *
 {
 	switch (reply->answer) {
 	case IPC_GONE:
-		return ipc_link_fail(CUDA_ERROR_MAP_FAILED,
+		return ipc_link_fail(CUDA_ERROR_INVALID_VALUE,
 			"process %d has freed what this handle named", handle->pid);
 	case IPC_PAUSED:
 		return ipc_link_fail(CUDA_ERROR_ILLEGAL_STATE,

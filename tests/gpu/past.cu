@@ -23,7 +23,7 @@ static const size_t SIZE = 256 << 20;
 
 static uint64_t counted()
 {
-	stayput_region_info info = {};
+	struct stayput_region_info info = {};
 
 	info.struct_size = sizeof info;
 	OK(stayput_region_info("r", &info));

@@ -220,8 +220,10 @@ static void ipc(void)
 	say("handle of an address inside", cudaIpcGetMemHandle(&handle, (char *)p + 512));
 	say("handle of a stack address", cudaIpcGetMemHandle(&handle, on_stack));
 	cudaIpcGetMemHandle(&handle, p);
-	say("opened where it was made",
+	/* What a hook answers by itself is not left behind for cudaGetLastError(). */
+	say_number("opened where it was made",
 		cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess));
+	cudaGetLastError();
 	say("close of what was not opened", cudaIpcCloseMemHandle(p));
 	memset(&handle, 0x5a, sizeof handle);
 	say("an invented handle",
