@@ -156,7 +156,7 @@ static CUresult open_handle(
 		return CUDA_ERROR_INVALID_CONTEXT;
 	fd = open_exported(&ticket);
 	if (fd < 0)
-		return CUDA_ERROR_MAP_FAILED;
+		return CUDA_ERROR_INVALID_VALUE;
 	fake_lock();
 	err = open_locked(&ticket, fd, ptr);
 	fake_unlock();
