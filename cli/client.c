@@ -312,8 +312,8 @@ static void say_missing(long pid)
 		char user[64];
 
 		say(NO_PROCESS,
-			"process %ld belongs to %s, and only %s and root can reach it",
-			pid, user_name(st.st_uid, user, sizeof user), user);
+			"process %ld belongs to %s: nobody else but root can reach it",
+			pid, user_name(st.st_uid, user, sizeof user));
 		return;
 	}
 	snprintf(path, sizeof path, "/proc/%ld/maps", pid);

@@ -42,6 +42,14 @@ static const struct family families[] = {
 		"Physical device memory behind the region.", "regions", "bytes_device"},
 	{"stayput_region_backup_bytes", "gauge", "Host memory for the region's contents.",
 		"regions", "bytes_backup"},
+	{"stayput_region_stream_ordered_bytes", "gauge",
+		"Stream-ordered memory that the region would have, and that stays.",
+		"regions", "bytes_stream_ordered"},
+	{"stayput_region_foreign_vmm_bytes", "gauge",
+		"Memory of other virtual memory management that the region would have, "
+		"and "
+		"that stays.",
+		"regions", "bytes_foreign_vmm"},
 	{"stayput_region_active_allocations", "gauge",
 		"Allocations in the region that are usable.", "regions", "count_active"},
 	{"stayput_region_paused_allocations", "gauge",

@@ -340,7 +340,9 @@ static void print_done(const struct wish *wish, const struct job *job)
 		number_of(total, wish->pause ? "bytes_released" : "bytes_restored");
 	double copied = number_of(total, "bytes_copied");
 	double unchanged = number_of(total, "bytes_unchanged");
-	char text[4][40];
+	double held = number_of(total, "bytes_held");
+	double ordered = number_of(result, "bytes_stream_ordered");
+	char text[6][40];
 
 	printf("%d %s: %s %s in %s", (int)job->process->pid,
 		wish->pause ? "paused" : "resumed",
@@ -353,6 +355,12 @@ static void print_done(const struct wish *wish, const struct job *job)
 			number_of(total, "copied_per_second") / 1e9);
 	if (unchanged > 0)
 		printf(", %s unchanged", bytes_text(unchanged, text[3], sizeof text[3]));
+	if (held > 0)
+		printf(", %s left as it was, since other processes hold it",
+			bytes_text(held, text[4], sizeof text[4]));
+	if (ordered > 0 && wish->pause)
+		printf(", %s of stream-ordered memory stays",
+			bytes_text(ordered, text[5], sizeof text[5]));
 	printf("\n");
 }
 

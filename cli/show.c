@@ -51,6 +51,28 @@ static void print_regions(const cJSON *regions)
 	table_print(&table, stdout, "  ", 0, "");
 }
 
+/* What the regions would have, but cannot pause. */
+static void print_out_of_reach(const cJSON *regions)
+{
+	static const char *const kinds[][2] = {
+		{"bytes_stream_ordered", "stream-ordered memory"},
+		{"bytes_foreign_vmm", "by cuMemCreate() of its own"}};
+	const cJSON *r;
+
+	cJSON_ArrayForEach(r, regions)
+	{
+		for (int i = 0; i < 2; i++) {
+			char text[CELL];
+
+			if (number_of(r, kinds[i][0]) > 0)
+				printf("  %s: %s stay on the device: %s\n",
+					word_of(r, "tag"),
+					bytes_text(number_of(r, kinds[i][0]), text, CELL),
+					kinds[i][1]);
+		}
+	}
+}
+
 /* "released 1.5 GiB" for each member with a size that is not 0. */
 static void print_sizes(const cJSON *object)
 {
@@ -151,6 +173,7 @@ static void print_process(const struct process *process, const cJSON *snapshot)
 		word_of(snapshot, "version"),
 		command_of(process, snapshot, command, sizeof command));
 	print_regions(cJSON_GetObjectItemCaseSensitive(snapshot, "regions"));
+	print_out_of_reach(cJSON_GetObjectItemCaseSensitive(snapshot, "regions"));
 	cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(snapshot, "devices"))
 	{
 		printf("  device %.0f:", number_of(item, "device"));

@@ -129,6 +129,21 @@ a_pid_that_is_not_there_is_told_apart() {
 	exits 2 "$stayput" show
 }
 
+another_user_s_process_is_told() {
+	local as=()
+	if [ "$(id -u)" -eq 0 ]; then
+		as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+		"${as[@]}" "$stayput" --version >/dev/null 2>&1 ||
+			{ echo "skipped: nobody cannot run the program here"; exit 77; }
+	fi
+	start_standin a "{\"show\":[$snapshot]}"
+	[ ${#as[@]} -gt 0 ] || a_pid=1
+	exits 3 "${as[@]}" "$stayput" show "$a_pid"
+	has "$errors" "process $a_pid belongs to root: nobody else but root can reach it"
+	exits 0 "${as[@]}" "$stayput" ps --json
+	lacks "$output" "\"pid\":$a_pid,"
+}
+
 report='{"seconds":0.5,"allocations":2,"failed":0,"total":{"bytes_released":1073741824,
 "bytes_restored":1073741824,"bytes_copied":536870912,"bytes_unchanged":1048576,
 "copied_per_second":50000000000},"devices":[]}'
@@ -147,6 +162,19 @@ pause_and_resume_say_how_it_went() {
 	equal "$(json 'data[0]["pid"], data[0]["result"]["total"]["bytes_released"]')" \
 		"($a_pid, 1073741824)"
 	equal "$errors" ""
+}
+
+what_a_pause_leaves_on_the_device_is_told() {
+	local left='{"seconds":0.5,"bytes_stream_ordered":4096,"total":{"bytes_released":0,"bytes_held":8192}}'
+	start_standin a "{\"pause\":[{\"result\":$left}]}"
+	exits 0 "$stayput" pause "$a_pid"
+	has "$output" ", 8.00 KiB left as it was, since other processes hold it"
+	has "$output" ", 4.00 KiB of stream-ordered memory stays"
+	left='{"tag":"kv","bytes_stream_ordered":4096,"bytes_foreign_vmm":8192}'
+	start_standin b "{\"show\":[{\"result\":{\"regions\":[$left]}}]}"
+	exits 0 "$stayput" show "$b_pid"
+	has "$output" "kv: 4.00 KiB stay on the device: stream-ordered memory"
+	has "$output" "kv: 8.00 KiB stay on the device: by cuMemCreate() of its own"
 }
 
 numbers_are_pids_and_words_are_tags() {
@@ -318,7 +346,9 @@ tests=(
 	show_tells_regions_and_the_last_operation
 	a_command_line_cannot_steer_the_terminal
 	a_pid_that_is_not_there_is_told_apart
+	another_user_s_process_is_told
 	pause_and_resume_say_how_it_went
+	what_a_pause_leaves_on_the_device_is_told
 	numbers_are_pids_and_words_are_tags
 	options_go_into_the_request
 	misuse_is_told_before_anything_is_asked
