@@ -101,7 +101,7 @@ $(B)/test_%: tests/test_%.sh | $(B)/.gitignore
 	printf '#!/bin/sh\nexec %s/tests/test_$*.sh %s "$$@"\n' '$(CURDIR)' '$(CURDIR)/$(B)' >$@
 	chmod +x $@
 
-$(B)/test_rules $(B)/test_silence: | loading
+$(B)/test_rules $(B)/test_silence $(B)/test_vmm $(B)/test_vmm_deep: | loading
 
 $(B)/digest_reference.o: tests/digest_reference.c | $(B)/.gitignore
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<

@@ -155,7 +155,8 @@ struct stayput_options {
 	 * STAYPUT_RESUME_WAIT says. Negative: not at all. */
 	int64_t wait_ms;
 	/* Pause: 1: STAYPUT_ERR_BUSY, with everything as before, instead of leaving memory
-	 * active that other processes have imported. */
+	 * active that other processes have imported, or that cannot be released since the
+	 * program has exported or mapped it itself. */
 	int fail_if_held;
 	/* Pause: 1: STAYPUT_ERR_BUSY, and nothing paused, when a context that the
 	 * allocations were made in has work in flight at that moment, instead of waiting
@@ -184,7 +185,7 @@ struct stayput_device_report {
 	double seconds_create;    /* resume: creating memory, waiting for it included */
 	double seconds_map;       /* resume: mapping it and setting access */
 	double copied_per_second; /* bytes_copied over seconds_copy; 0 without copies */
-	uint64_t bytes_held; /* pause: left active, since other processes have it open */
+	uint64_t bytes_held; /* pause: left active, as fail_if_held would not have it */
 };
 
 struct stayput_report {
@@ -216,6 +217,18 @@ struct stayput_report {
  * pausing twice succeeds and does nothing. Allocations with policy keep are skipped, and
  * so is stream-ordered memory (cudaMallocAsync() and its like), which is only counted; what
  * the devices' own pools hold of it without need goes back to the system.
+ * Memory that the program maps itself is adopted when its cuMemCreate() is called in a
+ * region, for pinned memory on the device of the current context: it is released and brought
+ * back at the program's own addresses. The handle that the program has for it is a token of
+ * this library, which every function of the driver that takes or gives one understands when
+ * it is called through this library. While paused, what the program does to it (cuMemUnmap,
+ * cuMemSetAccess, cuMemRelease, cuMemRetainAllocationHandle, ...) succeeds as if it were
+ * mapped; mapping it a second time or exporting it answers CUDA_ERROR_ILLEGAL_STATE. What is
+ * unmapped while paused has lost its contents. Such memory stays active when it was exported,
+ * was bound to a multicast object or an array, is mapped at several addresses, or may not be
+ * read and written by its own device: then the call succeeds, the report has bytes_held, and
+ * stayput_last_error() and the log say how much, and why.
+ *
  * When the call returns STAYPUT_OK the driver has the memory: another process can take it.
  * A known tag that holds nothing is no error, but is reported once in the log.
  *
@@ -227,8 +240,8 @@ struct stayput_report {
  *   STAYPUT_ERR_INVALID       tag is malformed
  *   STAYPUT_ERR_NOT_FOUND     no region has that tag
  *   STAYPUT_ERR_BUSY          a stream capture is in progress, no_block or only_if_idle was
- *                             asked for, or fail_if_held was and another process has some
- *                             of it open
+ *                             asked for, or fail_if_held was and some of it cannot be
+ *                             released
  *   STAYPUT_ERR_HOST_MEMORY   no room for the contents; everything is active still
  *   STAYPUT_ERR_DRIVER        the driver refused. Every allocation is either active with
  *                             its contents, or paused with a good backup: the report and
@@ -398,7 +411,8 @@ struct stayput_region_info {
 	 * knows the first kind, with policy keep. */
 	uint64_t bytes_stream_ordered; /* cudaMallocAsync() and its like */
 	uint64_t count_stream_ordered;
-	uint64_t bytes_foreign_vmm; /* cuMemCreate(), as PyTorch's expandable segments */
+	/* cuMemCreate() that was not adopted, as of PyTorch's expandable segments. */
+	uint64_t bytes_foreign_vmm;
 	uint64_t count_foreign_vmm;
 };
 
@@ -434,7 +448,8 @@ STAYPUT_API int stayput_region_list(
  *                          bytes_device and bytes_backup on it
  *   regions                tag, state (active, paused, partly), bytes_*, count_*, mappings,
  *                          and its stream-ordered bytes by device
- *   foreign_vmm            all that the process holds by cuMemCreate() of its own, by maker
+ *   foreign_vmm            all that the process holds by cuMemCreate() of its own and that
+ *                          was not adopted, by maker
  *   host_bytes             host memory of backups; host_bytes_idle: what nothing lies in
  *   running                operations under way: do (pause, resume, reserve), tags, by (the
  *                          process that asked through the socket; 0: this one), bytes (done)

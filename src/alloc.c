@@ -108,17 +108,6 @@ CUresult alloc_destroy_block(struct block *block)
 	return err;
 }
 
-static void link_large_locked(struct block *block)
-{
-	struct space *s = block->space;
-
-	block->prev = NULL;
-	block->next = s->large;
-	if (block->next)
-		block->next->prev = block;
-	s->large = block;
-}
-
 /* Puts a finished record where others find it. */
 static bool publish_locked(struct allocation *a)
 {
@@ -147,7 +136,7 @@ static CUresult allocate_large(struct allocation *a)
 	lock_take();
 	published = publish_locked(a);
 	if (published) {
-		link_large_locked(block);
+		region_link_large_locked(block);
 		span_note_block_locked(block->span, block);
 	}
 	lock_drop();

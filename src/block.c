@@ -2,8 +2,9 @@
 #include "block.h"
 
 #include "device.h"
+#include "mapping.h"
 #include "real.h"
-#include "span.h"
+#include "region.h"
 
 /* Most mappings that one driver call may change. A call costs about 30 us a mapping and
  * keeps the driver's lock meanwhile: other threads wait for a millisecond at most. */
@@ -11,8 +12,8 @@ enum { RUN_MAX = 32 };
 
 static CUresult create_with(struct block *block, unsigned handle_types)
 {
-	struct device *dev = block->span->device;
-	CUmemAllocationProp prop = {
+	const struct device *dev = block->space->device;
+	const CUmemAllocationProp prop = {
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.requestedHandleTypes = (CUmemAllocationHandleType)handle_types,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev->ordinal},
@@ -29,13 +30,18 @@ static bool refuses_handle_types(CUresult err)
 }
 
 /* What a device says that it can share memory by may not be permitted on this system: fabric
- * handles want a service. What it does take is remembered. */
+ * handles want a service. What it does take is remembered. A program's own memory is again
+ * what the program has asked for. */
 static CUresult create(struct block *block)
 {
-	struct device *dev = block->span->device;
+	struct device *dev = block->space->device;
 	unsigned types = dev->handle_types;
-	CUresult err = create_with(block, types);
+	CUresult err;
 
+	if (block->mapping)
+		return driver()->cuMemCreate(
+			&block->handle, block->size, &block->mapping->token->prop, 0);
+	err = create_with(block, types);
 	while (types && refuses_handle_types(err)) {
 		types &= types & DEVICE_FABRIC ? ~(unsigned)DEVICE_FABRIC : 0;
 		err = create_with(block, types);
@@ -63,7 +69,7 @@ static CUresult set_access(CUdeviceptr base, size_t size, uint64_t devices)
 
 static uint64_t owner_of(const struct block *block)
 {
-	return UINT64_C(1) << block->span->device->ordinal;
+	return UINT64_C(1) << block->space->device->ordinal;
 }
 
 /* A handle that is not released keeps its memory: that is worth a second try. */
@@ -83,7 +89,7 @@ CUresult block_map(struct block *block)
 	err = driver()->cuMemMap(block->base, block->size, 0, block->handle, 0);
 	if (err != CUDA_SUCCESS)
 		goto release;
-	block->allowed = block->span->device->peers;
+	block->allowed = block->space->device->peers;
 	err = set_access(block->base, block->size, owner_of(block) | block->allowed);
 	if (err != CUDA_SUCCESS)
 		goto unmap;
@@ -99,7 +105,7 @@ release:
 
 void block_allow_peers(struct block *block)
 {
-	uint64_t peers = block->span->device->peers;
+	uint64_t peers = block->space->device->peers;
 
 	if (block->allowed != peers)
 		set_access(block->base, block->size, peers);
@@ -116,13 +122,14 @@ CUresult block_unmap(struct block *block)
 	return release(block);
 }
 
-/* How many blocks, from the first, lie next to each other in one span, RUN_MAX at most.
- */
+/* How many blocks, from the first, lie next to each other in one span, RUN_MAX at most. A
+ * program's own mappings may lie in reservations of one mapping each. */
 static size_t run_length(struct block *const *blocks, size_t count)
 {
 	size_t n = 1;
 
-	while (n < count && n < RUN_MAX && blocks[n]->span == blocks[0]->span &&
+	while (n < count && n < RUN_MAX && blocks[0]->span &&
+		blocks[n]->span == blocks[0]->span &&
 		blocks[n - 1]->base + blocks[n - 1]->size == blocks[n]->base)
 		n++;
 	return n;
@@ -168,7 +175,11 @@ CUresult block_access_all(struct block *const *blocks, size_t count, enum access
 
 	for (size_t i = 0; i < count && err == CUDA_SUCCESS; i += n) {
 		n = run_length(blocks + i, count - i);
-		devices = who == ACCESS_OWNER ? 0 : blocks[i]->span->device->peers;
+		if (blocks[i]->mapping) {
+			err = mapping_allow(blocks[i], who);
+			continue;
+		}
+		devices = who == ACCESS_OWNER ? 0 : blocks[i]->space->device->peers;
 		if (who != ACCESS_PEERS)
 			devices |= owner_of(blocks[i]);
 		err = set_access(blocks[i]->base, run_bytes(blocks + i, n), devices);

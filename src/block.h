@@ -18,6 +18,7 @@
 
 struct allocation;
 struct digest;
+struct mapping;
 struct segment;
 struct space;
 struct span;
@@ -25,7 +26,8 @@ struct span;
 struct block {
 	CUdeviceptr base;
 	size_t size;
-	struct span *span;
+	struct span *span;       /* NULL: addresses of the program's */
+	struct mapping *mapping; /* its own one there, or NULL */
 	struct space *space;
 	CUmemGenericAllocationHandle handle; /* while mapped */
 	bool mapped;                         /* there is memory behind it */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that the program or its framework makes by cuMemCreate() itself: native, not ours
- * to pause, and counted, so that it can be said where a region's memory went. It counts
- * until its handle is released: a program that releases it once it has mapped it, and keeps
- * the mapping, holds more than is counted. Under the lock. Without memory for the record it
- * is not counted.
+ * Memory that the program or its framework makes by cuMemCreate() itself, and that is not
+ * adopted (adopt.h): native, not ours to pause, and counted, so that it can be said where a
+ * region's memory went. It counts until its handle is released: a program that releases it
+ * once it has mapped it, and keeps the mapping, holds more than is counted. Under the lock.
+ * Without memory for the record it is not counted.
  */
 #ifndef FOREIGN_H
 #define FOREIGN_H

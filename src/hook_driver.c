@@ -8,11 +8,13 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "adopt.h"
 #include "alloc.h"
 #include "device.h"
 #include "hook.h"
 #include "ipc_export.h"
 #include "ipc_import.h"
+#include "mapping.h"
 #include "peers.h"
 #include "real.h"
 #include "release.h"
@@ -247,7 +249,8 @@ STAYPUT_HOOK CUresult cuMemGetAddressRange_v2(
 	CUdeviceptr our_base;
 	size_t our_size;
 
-	if (find_range(ptr, &our_base, &our_size)) {
+	if (find_range(ptr, &our_base, &our_size) ||
+		(mapping_any() && adopt_paused_range(ptr, &our_base, &our_size))) {
 		if (base)
 			*base = our_base;
 		if (size)

@@ -9,6 +9,7 @@
 #include "history.h"
 #include "ipc_export.h"
 #include "lock.h"
+#include "mapping.h"
 #include "region.h"
 #include "slab.h"
 #include "table.h"
@@ -184,12 +185,28 @@ static void count_listed(struct operation *op, struct work *w, const struct bloc
 	atomic_fetch_add_explicit(&op->asker->total, block->size, memory_order_relaxed);
 }
 
+/* Why the program's own memory cannot be paused, or NULL. */
+static const char *why_own(const struct block *block)
+{
+	return block->state == STAYPUT_ACTIVE ? mapping_held_locked(block) : NULL;
+}
+
+static void note_own(struct operation *op, struct work *w, const struct block *block)
+{
+	op->held.own_mappings++;
+	op->held.own_bytes += block->size;
+	op->held.own_why = why_own(block);
+	w->report.bytes_held += block->size;
+}
+
 static void count_block(struct operation *op, struct block *block)
 {
 	struct work *w = work_of(op, block->space->device);
 
 	if (block->leases > 0)
 		note_held(op, w, block);
+	else if (why_own(block))
+		note_own(op, w, block);
 	else
 		count_listed(op, w, block);
 }
@@ -198,7 +215,7 @@ static void list_block(struct operation *op, struct block *block)
 {
 	struct work *w = work_of(op, block->space->device);
 
-	if (block->leases > 0)
+	if (block->leases > 0 || why_own(block))
 		return;
 	w->blocks[w->count++] = block;
 	if (block->state == STAYPUT_ACTIVE)
@@ -255,6 +272,7 @@ bool operation_collect(struct operation *op, int state)
 	if (!op->works)
 		return false;
 	lock_take();
+	mapping_wait_turn_locked();
 	visit_all_locked(op, state, count_block);
 	if (divide(op)) {
 		visit_all_locked(op, state, list_block);

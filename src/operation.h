@@ -21,12 +21,15 @@ struct block;
 struct range_list;
 struct region;
 
-/* What other processes have imported. */
+/* What other processes have imported, or the program itself holds on to. */
 struct holding {
 	struct region *region; /* NULL: nothing; of several, the one met first */
 	pid_t pid;             /* 0: it cannot be seen from here */
 	uint64_t region_bytes; /* of that region */
 	uint64_t bytes;        /* of all */
+	size_t own_mappings;   /* the program's own that cannot be released */
+	uint64_t own_bytes;
+	const char *own_why; /* of the one met last */
 };
 
 /* Who wants an operation, and where they read, at any time, how far it is. */

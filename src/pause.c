@@ -409,6 +409,25 @@ static void tell_imported(const struct operation *op)
 	log_line(atomic_exchange(&told, true) ? LOG_INFO : LOG_WARN, "%s", error_text());
 }
 
+/* The same about what the program itself holds on to. */
+static int say_own(const struct operation *op, int code, const char *outcome)
+{
+	return error_set(code,
+		"%zu mappings of the program's own, %llu bytes, cannot be released, "
+		"since "
+		"%s; %s",
+		op->held.own_mappings, (unsigned long long)op->held.own_bytes,
+		op->held.own_why, outcome);
+}
+
+static void tell_own(const struct operation *op)
+{
+	static _Atomic bool told;
+
+	say_own(op, STAYPUT_OK, "they stay active");
+	log_line(atomic_exchange(&told, true) ? LOG_INFO : LOG_WARN, "%s", error_text());
+}
+
 static bool lists_nothing(const struct operation *op)
 {
 	for (size_t i = 0; i < op->work_count; i++)
@@ -456,11 +475,15 @@ int pause_run(struct operation *op)
 		return operation_no_memory();
 	if (op->held.region && op->fail_if_held)
 		return say_held(op, STAYPUT_ERR_BUSY, "nothing was paused");
+	if (op->held.own_mappings && op->fail_if_held)
+		return say_own(op, STAYPUT_ERR_BUSY, "nothing was paused");
 	if (lists_nothing(op))
 		trim_pools(op);
 	else
 		err = release_listed(op);
 	if (err == STAYPUT_OK && op->held.region)
 		tell_imported(op);
+	if (err == STAYPUT_OK && op->held.own_mappings)
+		tell_own(op);
 	return err;
 }

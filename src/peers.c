@@ -40,7 +40,8 @@ static size_t add_blocks(const struct block *list, struct range *ranges)
 	size_t n = 0;
 
 	for (const struct block *b = list; b; b = b->next) {
-		if (b->state != STAYPUT_ACTIVE)
+		/* A program's own mappings are not changed by what it lets peers do. */
+		if (b->state != STAYPUT_ACTIVE || b->mapping)
 			continue;
 		if (ranges)
 			ranges[n] = (struct range){b->base, b->size};

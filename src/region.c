@@ -13,6 +13,7 @@
 #include "rules.h"
 #include "silence.h"
 #include "table.h"
+#include "token.h"
 
 /* Pushes that need no heap. A thread that ends inside deeper ones leaks their record. Few,
  * since libraries that are opened late share little memory for threads' variables. */
@@ -204,6 +205,27 @@ struct space *region_space_locked(const struct choice *choice, struct device *de
 	return s;
 }
 
+void region_link_large_locked(struct block *block)
+{
+	struct space *s = block->space;
+
+	block->prev = NULL;
+	block->next = s->large;
+	if (block->next)
+		block->next->prev = block;
+	s->large = block;
+}
+
+void region_unlink_large_locked(struct block *block)
+{
+	if (block->prev)
+		block->prev->next = block->next;
+	else
+		block->space->large = block->next;
+	if (block->next)
+		block->next->prev = block->prev;
+}
+
 void region_count_locked(const struct allocation *a, int sign)
 {
 	struct space *s = a->space;
@@ -243,6 +265,7 @@ void region_add_space_locked(const struct space *s, struct stayput_region_info *
 	info->bytes_active += s->bytes_active;
 	info->bytes_paused += s->bytes_paused;
 	info->bytes_kept += s->bytes_kept;
+	info->bytes_device += token_idle_bytes_locked(s);
 	add_blocks(s->large, info);
 	add_blocks(s->shared, info);
 }

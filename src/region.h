@@ -80,6 +80,10 @@ struct region *region_first_locked(void);
 /* The space of (region, device, policy), made when it is new; NULL without memory. */
 struct space *region_space_locked(const struct choice *choice, struct device *device);
 
+/* Among the large blocks of its space. */
+void region_link_large_locked(struct block *block);
+void region_unlink_large_locked(struct block *block);
+
 /* Counts an allocation in its region (sign 1), as active, paused or native, whatever it
  * is now, or takes it out of that count (-1). */
 void region_count_locked(const struct allocation *a, int sign);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "adopt.h"
 #include "alloc.h"
 #include "backup.h"
 #include "block.h"
@@ -44,16 +45,6 @@ static void settle_locked(struct block *block)
 		lock_wait();
 }
 
-static void unlink_large_locked(struct block *block)
-{
-	if (block->prev)
-		block->prev->next = block->next;
-	else
-		block->space->large = block->next;
-	if (block->next)
-		block->next->prev = block->prev;
-}
-
 /* Takes the block out of its space, so that its owner can destroy it. */
 static void detach_block_locked(struct block *block)
 {
@@ -62,7 +53,7 @@ static void detach_block_locked(struct block *block)
 	if (block->segments)
 		slab_remove_block_locked(block);
 	else
-		unlink_large_locked(block);
+		region_unlink_large_locked(block);
 	block->state = STAYPUT_FREEING;
 }
 
@@ -314,6 +305,7 @@ void release_device(CUdevice ordinal)
 	device_synchronize(dev);
 	ipc_import_close_device(dev);
 	release_all(dev, NULL);
+	adopt_reset(dev);
 	unreserve_spans(dev);
 	lock_take();
 	hostpool_settle_locked(dev);

@@ -15,6 +15,7 @@
 #include "config.h"
 #include "device.h"
 #include "error.h"
+#include "mapping.h"
 #include "nvml.h"
 #include "operation.h"
 #include "real.h"
@@ -310,6 +311,15 @@ static int take_back_if_mapped(struct work *w)
 	return STAYPUT_OK;
 }
 
+/* Access that was only for filling ends. */
+static void restrict_all(const struct operation *op)
+{
+	for (size_t i = 0; i < op->work_count; i++)
+		for (size_t at = 0; at < op->works[i].count; at++)
+			if (mapping_is_restricted(op->works[i].blocks[at]))
+				mapping_restrict(op->works[i].blocks[at]);
+}
+
 int resume_run(struct operation *op, double deadline)
 {
 	char sentence[WORK_SENTENCE];
@@ -333,8 +343,10 @@ int resume_run(struct operation *op, double deadline)
 	if (err == STAYPUT_OK)
 		err = work_run_all(op, wait_for_contents);
 	op->resumed = err == STAYPUT_OK;
-	if (op->resumed)
+	if (op->resumed) {
+		restrict_all(op);
 		return STAYPUT_OK;
+	}
 	error_save(sentence, sizeof sentence);
 	work_run_all(op, take_back_if_mapped);
 	return error_set(err, "%s", sentence);

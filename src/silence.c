@@ -50,11 +50,10 @@ static const char *advice(enum foreign_maker maker)
 		       "expandable_segments:False in PYTORCH_CUDA_ALLOC_CONF or "
 		       "PYTORCH_ALLOC_CONF";
 	case FOREIGN_XLA:
-		return "this is a pool of XLA's own: XLA_PYTHON_CLIENT_ALLOCATOR chooses "
-		       "another";
+		return "this is a pool of XLA's own: preload libstayput-deep.so instead";
 	default:
-		return "it manages virtual memory itself: look for a setting that makes "
-		       "it use cudaMalloc";
+		return "it manages virtual memory itself: preload libstayput-deep.so "
+		       "instead, or look for a setting that makes it use cudaMalloc";
 	}
 }
 

@@ -10,6 +10,7 @@
 
 #include "block.h"
 #include "lock.h"
+#include "mapping.h"
 #include "slab.h"
 #include "span.h"
 
@@ -63,8 +64,11 @@ static struct allocation *find_native(CUdeviceptr ptr)
 struct allocation *table_find_inside_locked(CUdeviceptr ptr)
 {
 	struct block *block = span_block_locked(ptr);
+	struct mapping *m = block ? NULL : mapping_find_locked(ptr);
 	struct allocation *a;
 
+	if (m)
+		return &m->allocation;
 	if (!block)
 		return find_native(ptr);
 	a = block->only;

@@ -151,6 +151,11 @@ static void memory_by_driver_functions_looked_up_is_in_the_region(void)
 	by_default("deep_lookup", "allocate_by_driver");
 }
 
+static void memory_mapped_by_driver_functions_looked_up_is_in_the_region(void)
+{
+	by_default("deep_lookup", "map_by_driver");
+}
+
 static void memory_by_runtime_functions_looked_up_is_in_the_region(void)
 {
 	by_default("deep_lookup", "allocate_by_runtime");
@@ -206,6 +211,7 @@ int main(int argc, char **argv)
 		TEST(entry_points_are_found_through_each_runtime),
 		TEST(entry_points_are_found_through_a_runtime_that_is_past_us),
 		TEST(memory_by_driver_functions_looked_up_is_in_the_region),
+		TEST(memory_mapped_by_driver_functions_looked_up_is_in_the_region),
 		TEST(memory_by_runtime_functions_looked_up_is_in_the_region),
 		TEST(excluded_libraries_with_a_static_runtime_stay_native),
 		TEST(other_answers_are_as_without_us),

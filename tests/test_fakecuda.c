@@ -152,6 +152,34 @@ static void the_host_cannot_touch_device_memory(void)
 	CHECK_EQ(cases_child(touch_device_memory), 3);
 }
 
+#if CUDA_VERSION >= 12010
+static void memory_bound_to_a_multicast_object_stays(void)
+{
+	CUmulticastObjectProp prop = {.numDevices = 1, .size = 2 * MIB2};
+	CUmemGenericAllocationHandle object, handle;
+	struct fakecuda_report report;
+
+	cases_start();
+	CHECK_EQ(cuMulticastCreate(&object, &prop), 0);
+	CHECK_EQ(cuMemCreate(&handle, MIB2, &cases_prop, 0), 0);
+	CHECK_EQ(cuMulticastBindMem(object, 0, handle, 0, MIB2, 0),
+		CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMulticastAddDevice(object, 0), 0);
+	CHECK_EQ(cuMulticastBindMem(object, 2 * MIB2, handle, 0, MIB2, 0),
+		CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMulticastBindMem(object, 0, handle, 0, MIB2, 0), 0);
+	CHECK_EQ(cuMemRelease(handle), 0);
+	fakecuda_report(&report);
+	CHECK_EQ(report.bytes_used[0], MIB2);
+	CHECK_EQ(cuMulticastUnbind(object, 0, MIB2, MIB2), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMulticastUnbind(object, 0, 0, MIB2), 0);
+	fakecuda_report(&report);
+	CHECK_EQ(report.bytes_used[0], 0);
+	CHECK_EQ(cuMemRelease(object), 0);
+	CHECK_EQ(cuMemRelease(object), CUDA_ERROR_INVALID_VALUE);
+}
+#endif
+
 static void handle_types_are_checked_at_create(void)
 {
 	CUmemAllocationProp prop = cases_prop;
@@ -429,6 +457,9 @@ static const struct test tests[] = {
 	TEST(fresh_memory_is_poison),
 	TEST(fresh_memory_is_zero_without_poison),
 	TEST(the_host_cannot_touch_device_memory),
+#if CUDA_VERSION >= 12010
+	TEST(memory_bound_to_a_multicast_object_stays),
+#endif
 	TEST(handle_types_are_checked_at_create),
 	TEST(a_driver_may_lack_vmm),
 	TEST(the_budget_is_kept),

@@ -4,7 +4,7 @@
 # top Makefile after the loading rules.
 
 DEEP_SRC   := tests/deep
-DEEP_AGAIN := $(patsubst %,$(B)/test_%_deep,region pause threads native rules ipc)
+DEEP_AGAIN := $(patsubst %,$(B)/test_%_deep,region pause threads native rules ipc vmm)
 
 OWN_RUNTIME := $(LOADING)/libown_runtime.so $(LOADING)/libnccl_own_runtime.so
 

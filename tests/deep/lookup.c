@@ -19,6 +19,9 @@ typedef cudaError_t entry_point_by_version(
 
 enum { LEGACY, PER_THREAD };
 
+/* CU_MEM_HANDLE_TYPE_FABRIC, which older headers lack. */
+enum { FABRIC_HANDLE = 8 };
+
 struct row {
 	const char *base;
 	int since, flavour;
@@ -361,6 +364,71 @@ static void leave_excluded_libraries_alone(void)
 	end_region();
 }
 
+static void *driver_symbol(const char *name)
+{
+	static void *driver;
+
+	if (!driver)
+		driver = open_library("libcuda.so.1");
+	return symbol(driver, name);
+}
+
+#define DRIVER(function) ((typeof(&function))driver_symbol(#function))
+
+static CUdeviceptr map_own(size_t size, CUmemGenericAllocationHandle *handle)
+{
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes =
+			(CUmemAllocationHandleType)(FABRIC_HANDLE |
+						    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+		.allocFlags = {.gpuDirectRDMACapable = 1},
+	};
+	const CUmemAccessDesc access = {
+		.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUdeviceptr ptr;
+
+	CHECK_EQ(DRIVER(cuMemCreate)(handle, size, &prop, 0), CUDA_ERROR_NOT_PERMITTED);
+	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	CHECK_EQ(DRIVER(cuMemCreate)(handle, size, &prop, 0), 0);
+	CHECK_EQ(DRIVER(cuMemAddressReserve)(&ptr, size, 2 * MIB, 0, 0), 0);
+	CHECK_EQ(DRIVER(cuMemMap)(ptr, size, 0, *handle, 0), 0);
+	CHECK_EQ(DRIVER(cuMemSetAccess)(ptr, size, &access, 1), 0);
+	return ptr;
+}
+
+/* As XLA makes all its memory. */
+static void map_by_driver(void)
+{
+	CUmemGenericAllocationHandle handle;
+	size_t before, during, total;
+	CUcontext ctx;
+	CUdeviceptr ptr;
+	int value = 0;
+
+	CHECK_EQ(DRIVER(cuInit)(0), 0);
+	CHECK_EQ(DRIVER(cuDevicePrimaryCtxRetain)(&ctx, 0), 0);
+	CHECK_EQ(DRIVER(cuCtxSetCurrent)(ctx), 0);
+	CHECK_EQ(DRIVER(cuMemGetInfo_v2)(&before, &total), 0);
+	ptr = map_own(4 * MIB, &handle);
+	CHECK(is_region_memory((void *)ptr));
+	CHECK_EQ(DRIVER(cuMemsetD32_v2)(ptr, 1234, MIB), 0);
+	CHECK_EQ(STAYPUT(stayput_pause)("engine"), STAYPUT_OK);
+	CHECK_EQ(DRIVER(cuMemGetInfo_v2)(&during, &total), 0);
+	CHECK_EQ(during, before);
+	CHECK_EQ(STAYPUT(stayput_resume)("engine"), STAYPUT_OK);
+	CHECK_EQ(DRIVER(cuMemcpyDtoH_v2)(
+			 &value, ptr + 4 * MIB - sizeof value, sizeof value),
+		0);
+	CHECK_EQ(value, 1234);
+	CHECK_EQ(DRIVER(cuCtxSynchronize)(), 0);
+	CHECK_EQ(DRIVER(cuMemUnmap)(ptr, 4 * MIB), 0);
+	CHECK_EQ(DRIVER(cuMemRelease)(handle), 0);
+	CHECK_EQ(DRIVER(cuMemAddressFree)(ptr, 4 * MIB), 0);
+	CHECK(!is_region_memory((void *)ptr));
+}
+
 /* As ctypes does it. */
 static void allocate_by_runtime(void)
 {
@@ -450,6 +518,7 @@ int main(int argc, char **argv)
 		JOB(find_entry_points_deep),
 		JOB(find_entry_points_by_version),
 		JOB(allocate_by_driver),
+		JOB(map_by_driver),
 		JOB(allocate_by_runtime),
 		JOB(leave_excluded_libraries_alone),
 		JOB(tell_answers),

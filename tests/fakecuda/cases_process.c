@@ -2,6 +2,8 @@
 /* Facts about a process as a whole: its life, ordered failures, look-ups, devices. */
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include "cases.h"
 
@@ -115,6 +117,30 @@ static void the_nth_call_fails_without_effect(void)
 	CHECK_EQ(cuCtxSynchronize(), 0);
 	CHECK_EQ(fakecuda_calls("cuCtxSynchronize"), 3);
 	CHECK_EQ(fakecuda_calls("cuMemCreate"), 3);
+}
+
+static void *create_in_thread(void *handle)
+{
+	CHECK_EQ(cuMemCreate(handle, MIB2, &cases_prop, 0), 0);
+	return NULL;
+}
+
+static void a_held_call_waits(void)
+{
+	CUmemGenericAllocationHandle handle = 0;
+	pthread_t thread;
+
+	cases_start();
+	fakecuda_hold("cuMemCreate");
+	CHECK_EQ(pthread_create(&thread, NULL, create_in_thread, &handle), 0);
+	while (fakecuda_calls("cuMemCreate") == 0)
+		sched_yield();
+	CHECK_EQ(cases_report().bytes_used[0], 0);
+	CHECK_EQ(cuCtxSynchronize(), 0);
+	fakecuda_hold(NULL);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_EQ(cases_report().bytes_used[0], MIB2);
+	CHECK_EQ(cuMemRelease(handle), 0);
 }
 
 static void failures_may_come_from_the_environment(void)
@@ -333,6 +359,7 @@ static const struct test process[] = {
 	TEST(a_reset_leaves_vmm_memory),
 	TEST(contexts_stack_per_thread),
 	TEST(the_nth_call_fails_without_effect),
+	TEST(a_held_call_waits),
 	TEST(failures_may_come_from_the_environment),
 	TEST(calls_are_logged),
 	TEST(leaks_are_told_at_exit),

@@ -223,6 +223,14 @@ bool space_allows_locked(CUdeviceptr at, size_t size, const struct access *acces
 /* Handles held, counted as often as they are. */
 size_t vmm_handles_locked(void);
 
+/* The memory of a handle, NULL for one that was released; and what becomes of it when
+ * nothing refers to it any more. */
+struct physical *vmm_find_locked(CUmemGenericAllocationHandle handle);
+void vmm_settle_locked(struct physical *phys);
+
+/* False: that is no multicast object. */
+bool multicast_release_locked(CUmemGenericAllocationHandle handle);
+
 CUresult native_place_locked(
 	struct CUctx_st *ctx, size_t size, enum range_kind kind, struct range **made);
 void native_remove_locked(struct range *range);

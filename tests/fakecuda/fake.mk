@@ -4,7 +4,7 @@
 FAKE     := $(B)/fake
 FAKE_SRC := tests/fakecuda
 FAKE_DRIVER  := capture context copy device digest_kernel error event fill graph host index init inject \
-                ipc ledger module native op physical pointer pool proc report space \
+                ipc ledger module multicast native op physical pointer pool proc report space \
                 stream stream_info vmm
 FAKE_RUNTIME := cudart_device cudart_error cudart_graph cudart_memory cudart_stream
 

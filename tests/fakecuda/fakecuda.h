@@ -48,6 +48,10 @@ FAKECUDA_API unsigned long fakecuda_failed(void);
 /* How often a function has been called since the start, failures included. "*": all. */
 FAKECUDA_API unsigned long fakecuda_calls(const char *name);
 
+/* Calls of this function wait, counted and before they do anything, until this is called
+ * again: with another name, or NULL. */
+FAKECUDA_API void fakecuda_hold(const char *name);
+
 /* Every item in a stream waits this long before it runs. */
 FAKECUDA_API void fakecuda_delay_us(unsigned microseconds);
 

@@ -33,6 +33,8 @@ static struct count counts[NAMES];
 static unsigned long all_calls, failed;
 static struct order orders[ORDERS];
 static size_t order_count;
+static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
+static char held[NAME_BYTES]; /* calls of it wait */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int log_fd = -1;
@@ -179,6 +181,14 @@ static CUresult obey_locked(const char *base)
 	return err;
 }
 
+FAKECUDA_API void fakecuda_hold(const char *name)
+{
+	pthread_mutex_lock(&lock);
+	copy_base(held, name ? name : "", name ? strlen(name) : 0);
+	pthread_cond_broadcast(&let_go);
+	pthread_mutex_unlock(&lock);
+}
+
 static CUresult count_call(const char *name)
 {
 	char base[NAME_BYTES] = "";
@@ -192,6 +202,8 @@ static CUresult count_call(const char *name)
 	if (count)
 		count->calls++;
 	all_calls++;
+	while (strcmp(base, held) == 0)
+		pthread_cond_wait(&let_go, &lock);
 	err = obey_locked(base);
 	pthread_mutex_unlock(&lock);
 	return err;

@@ -42,7 +42,7 @@ static CUmemGenericAllocationHandle give_handle_locked(struct physical *phys)
 	return (CUmemGenericAllocationHandle)slots[i].uses << 32 | (i + 1);
 }
 
-static void settle_locked(struct physical *phys)
+void vmm_settle_locked(struct physical *phys)
 {
 	size_t i = (phys->handle & UINT32_MAX) - 1;
 
@@ -54,8 +54,7 @@ static void settle_locked(struct physical *phys)
 	physical_settle_locked(phys);
 }
 
-/* NULL for a handle that was released. */
-static struct physical *from_handle_locked(CUmemGenericAllocationHandle handle)
+struct physical *vmm_find_locked(CUmemGenericAllocationHandle handle)
 {
 	size_t i = (handle & UINT32_MAX) - 1;
 	struct physical *phys = i < slot_count ? slots[i].phys : NULL;
@@ -238,15 +237,17 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 static CUresult release(CUmemGenericAllocationHandle handle)
 {
 	struct physical *phys;
+	bool released;
 
 	fake_lock();
-	phys = from_handle_locked(handle);
+	phys = vmm_find_locked(handle);
+	released = phys || multicast_release_locked(handle);
 	if (phys) {
 		phys->handle_refs--;
-		settle_locked(phys);
+		vmm_settle_locked(phys);
 	}
 	fake_unlock();
-	return phys ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return released ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
@@ -284,7 +285,7 @@ API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, v
 static CUresult map_locked(
 	CUdeviceptr ptr, size_t size, CUmemGenericAllocationHandle handle)
 {
-	struct physical *phys = from_handle_locked(handle);
+	struct physical *phys = vmm_find_locked(handle);
 	struct reservation *r = space_reservation_locked(ptr);
 	struct range *range;
 
@@ -361,13 +362,46 @@ static CUresult unmap(CUdeviceptr ptr, size_t size)
 
 			index_remove(&space_ranges, (struct extent *)range);
 			range->phys->map_refs--;
-			settle_locked(range->phys);
+			vmm_settle_locked(range->phys);
 			free(range);
 		}
 		err = CUDA_SUCCESS;
 	}
 	fake_unlock();
 	return err;
+}
+
+/* There are no arrays here that anything could be mapped into. */
+static CUresult map_arrays(const CUarrayMapInfo *list, unsigned count)
+{
+	CUresult err =
+		list && count ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+
+	fake_lock();
+	for (unsigned i = 0; list && i < count; i++)
+		if (!vmm_find_locked(list[i].memHandle.memHandle))
+			err = CUDA_ERROR_INVALID_VALUE;
+	fake_unlock();
+	return err;
+}
+
+API CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned count, CUstream stream)
+{
+	CUresult err = gate(__func__, GATE_DRIVER);
+
+	return done(__func__, err ? err : map_arrays(list, count), "%u, %p", count,
+		(void *)stream);
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *, unsigned, CUstream);
+
+API CUresult cuMemMapArrayAsync_ptsz(
+	CUarrayMapInfo *list, unsigned count, CUstream stream)
+{
+	CUresult err = gate(__func__, GATE_DRIVER);
+
+	return done(__func__, err ? err : map_arrays(list, count), "%u, %p", count,
+		(void *)stream);
 }
 
 API CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
@@ -469,7 +503,7 @@ static CUresult get_prop(CUmemAllocationProp *prop, CUmemGenericAllocationHandle
 	if (!prop)
 		return CUDA_ERROR_INVALID_VALUE;
 	fake_lock();
-	phys = from_handle_locked(handle);
+	phys = vmm_find_locked(handle);
 	if (phys)
 		*prop = phys->prop;
 	fake_unlock();
@@ -486,7 +520,7 @@ API CUresult cuMemGetAllocationPropertiesFromHandle(
 
 static CUresult export_locked(int *fd, CUmemGenericAllocationHandle handle)
 {
-	struct physical *phys = from_handle_locked(handle);
+	struct physical *phys = vmm_find_locked(handle);
 	CUresult err;
 	int own;
 

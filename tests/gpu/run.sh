@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD [PART...] - what only a GPU can show, on this machine's. Needs nvcc and a
 # shared libcudart; BUILD holds libstayput.so. Parts, all by default: digest main soak
-# overhead bench past graph ipc ipc_torch torch idle. bench.json goes to $OUT.
+# overhead bench past graph ipc ipc_torch torch frameworks idle. bench.json goes to $OUT.
 set -u
 build=$(cd "$1" && pwd) || exit
 shift
@@ -78,11 +78,16 @@ ipc_torch() {
 	LD_PRELOAD=$preload python3 "$root/tests/gpu/ipc_torch.py"
 }
 
+# CuPy, Numba and JAX; what is not installed is skipped.
+frameworks() {
+	python3 "$root/tests/gpu/frameworks.py" "$build"
+}
 idle() {
 	compile_cu idle && LD_PRELOAD=$preload "$work/idle"
 }
 
-[ $# -gt 0 ] || set -- digest main soak overhead bench past graph ipc ipc_torch torch idle
+[ $# -gt 0 ] || set -- digest main soak overhead bench past graph ipc ipc_torch torch \
+	frameworks idle
 failed=
 for part; do
 	echo "== $part"

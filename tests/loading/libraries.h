@@ -48,6 +48,9 @@ enum { LATE_FREED = 40, LATE_FAILED = 41, LATE_TOO_EARLY = 42 };
 
 void late_keep(void *ptr);
 
+CUresult mapper_create(CUmemGenericAllocationHandle *handle, size_t size,
+	const CUmemAllocationProp *prop);
+
 /* How many calls have come by. */
 int shim_mallocs(void);
 int shim_frees(void);

@@ -10,6 +10,9 @@ LOADING_CC   = $(CC) $(ALL_CPPFLAGS) -MF $@.d -MT $@ $(ALL_CFLAGS)
 LOADING_SO   = $(LOADING_CC) -fvisibility=default -fno-optimize-sibling-calls -shared \
 	       -Wl,-soname,$(@F)
 
+MAPPERS := $(LOADING)/libmapper.so $(LOADING)/libnvshmem_host.so \
+	$(LOADING)/libc10_cuda_mapper.so
+
 # The same code under several names, each at the same address when that is free.
 PLACED := $(LOADING)/libplaced_a.so $(LOADING)/libplaced_b.so $(LOADING)/libnccl.so
 
@@ -22,7 +25,7 @@ loading: fakecuda $(B)/libstayput.so $(B)/test_loading $(B)/test_torch $(LOADING
 	$(LOADING)/program12 $(LOADING)/program13 \
 	$(LOADING)/libconsumer12.so $(LOADING)/libconsumer13.so \
 	$(LOADING)/libconsumer_hashed.so $(LOADING)/libouter.so $(LOADING)/libearly.so \
-	$(LOADING)/liblate.so $(LOADING)/libshim.so $(PLACED) $(POOLS)
+	$(LOADING)/liblate.so $(LOADING)/libshim.so $(PLACED) $(POOLS) $(MAPPERS)
 
 $(B)/test_loading: tests/test_loading.c | $(FAKE)
 	$(LOADING_CC) -o $@ $< -ldl $(LDFLAGS)
@@ -62,6 +65,9 @@ $(PLACED): $(LOADING_SRC)/consumer.c $(FAKE)/libcudart.so.13 | $(LOADING)
 	$(LOADING_SO) -Wl,-Ttext-segment=0x20000000000 -o $@ $^ $(LDFLAGS)
 
 $(POOLS): $(LOADING_SRC)/pool.c $(FAKE)/libcudart.so.13 | $(LOADING)
+	$(LOADING_SO) -o $@ $^ $(LDFLAGS)
+
+$(MAPPERS): $(LOADING_SRC)/mapper.c $(FAKE)/libcuda.so.1 | $(LOADING)
 	$(LOADING_SO) -o $@ $^ $(LDFLAGS)
 
 $(LOADING)/libshim.so: $(LOADING_SRC)/shim.c | $(LOADING)
