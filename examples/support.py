@@ -35,6 +35,8 @@ def preload():
     environment = stayput.preload_env()
     if environment["LD_PRELOAD"] == os.environ.get("LD_PRELOAD"):
         sys.exit(f"LD_PRELOAD={environment['LD_PRELOAD']} has no effect")
+    # Graphs must not hold what NCCL knows of memory that goes: docs/registrations.md.
+    environment.setdefault("NCCL_GRAPH_REGISTER", "0")
     sys.stdout.flush()
     os.execve(sys.executable, sys.orig_argv, environment)
 

@@ -57,6 +57,10 @@ def run_cupy(pause):
 
 def run_numba(pause):
     import numpy
+
+    # Which numpy 2.5 has no more, and Numba's compiler still asks for.
+    if not hasattr(numpy, "row_stack"):
+        numpy.row_stack = numpy.vstack
     from numba import cuda
 
     @cuda.jit

@@ -2,7 +2,7 @@
 /*
  * Prints what CUDA answers to sequences of calls, right and wrong ones. Run without the
  * library and with it, everything in a region, the output is the same: native memory is the
- * reference. What differs on purpose (README.md, "What it does not do") is not asked here.
+ * reference. What differs on purpose (docs/limits.md) is not asked here.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>

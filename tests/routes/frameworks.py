@@ -76,7 +76,7 @@ def via_numba():
     during = region_bytes()
     del x
     gc.collect()
-    cuda.current_context().deallocations.clear()
+    cuda.current_context().reset()
     return judge(before, during, region_bytes())
 
 
