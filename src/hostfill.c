@@ -11,6 +11,7 @@
 #include "hostpool.h"
 #include "log.h"
 #include "real.h"
+#include "thread.h"
 
 /* A kernel that has to move memory about to make huge pages is slower than small pages
  * are: below this, in bytes a second, the pieces that follow do without. */
@@ -125,7 +126,7 @@ static void start_threads(struct hostfill *fill, size_t want, void *(*run)(void 
 	if (want > HOSTFILL_THREADS)
 		want = HOSTFILL_THREADS;
 	while (fill->thread_count < want &&
-		pthread_create(&fill->threads[fill->thread_count], NULL, run, fill) == 0)
+		thread_create(&fill->threads[fill->thread_count], run, fill))
 		fill->thread_count++;
 }
 

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -29,6 +28,7 @@
 #include "region.h"
 #include "span.h"
 #include "table.h"
+#include "thread.h"
 
 enum {
 	CLIENTS_MAX = 1024,
@@ -377,25 +377,6 @@ static void *serve(void *unused)
 	return NULL;
 }
 
-/* The program's signals are for its own threads. */
-static bool start_thread(void)
-{
-	sigset_t all, before;
-	pthread_attr_t attr;
-	pthread_t thread;
-	bool started = false;
-
-	if (pthread_attr_init(&attr) != 0)
-		return false;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	started = pthread_create(&thread, &attr, serve, NULL) == 0;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
-	return started;
-}
-
 static bool open_locked(void)
 {
 	int listener, wake;
@@ -406,7 +387,7 @@ static bool open_locked(void)
 	wake = listener < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	server.listener = listener;
 	server.wake = wake;
-	server.open = wake >= 0 && start_thread();
+	server.open = wake >= 0 && thread_start("stayput-ipc", serve, NULL);
 	if (server.open)
 		return true;
 	if (wake >= 0)

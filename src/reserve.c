@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reserve.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "config.h"
@@ -12,6 +11,7 @@
 #include "hostpool.h"
 #include "lock.h"
 #include "stayput.h"
+#include "thread.h"
 
 struct reservation {
 	struct device *device;
@@ -64,8 +64,6 @@ static void *fill_reservation(void *argument)
 /* Takes `r` over; false when it has come to nothing. */
 static bool start(struct reservation *r)
 {
-	pthread_attr_t detached;
-	pthread_t thread;
 	bool started;
 
 	lock_take();
@@ -74,10 +72,7 @@ static bool start(struct reservation *r)
 	lock_drop();
 	r->pieces = calloc(r->size / HOSTPOOL_PIECE + 1, sizeof(struct piece *));
 	started = r->pieces && hostpool_divide(r->base, r->size, r->pieces, &r->count);
-	pthread_attr_init(&detached);
-	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	started = started && pthread_create(&thread, &detached, fill_reservation, r) == 0;
-	pthread_attr_destroy(&detached);
+	started = started && thread_start("stayput-reserve", fill_reservation, r);
 	if (!started)
 		end_reservation(r, false);
 	return started;

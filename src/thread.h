@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that nobody joins and no signal of the program is delivered to. */
+/* Threads that no signal of the program is delivered to. False when there is none to be
+ * had. */
 #ifndef THREAD_H
 #define THREAD_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
-/* False when there is none to be had. `name`: at most 15 bytes. */
+/* One that nobody joins. `name`: at most 15 bytes. */
 bool thread_start(const char *name, void *(*run)(void *argument), void *argument);
+
+/* One for pthread_join(). */
+bool thread_create(pthread_t *thread, void *(*run)(void *argument), void *argument);
 
 #endif

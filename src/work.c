@@ -8,6 +8,7 @@
 #include "device.h"
 #include "error.h"
 #include "operation.h"
+#include "thread.h"
 
 struct run {
 	struct work *work;
@@ -34,8 +35,7 @@ int work_run_all(struct operation *op, int (*step)(struct work *work))
 	for (size_t i = 0; i < op->work_count; i++)
 		runs[i] = (struct run){.work = &op->works[i], .step = step};
 	for (size_t i = 1; i < op->work_count; i++) {
-		runs[i].started =
-			pthread_create(&runs[i].thread, NULL, run, &runs[i]) == 0;
+		runs[i].started = thread_create(&runs[i].thread, run, &runs[i]);
 		if (!runs[i].started)
 			operation_fail(op);
 	}

@@ -10,18 +10,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "stayput.h"
-
-#define CHECK(cond)                                                                    \
-	do {                                                                           \
-		if (!(cond)) {                                                         \
-			printf("%s:%d: %s is false (%s)\n", __FILE__, __LINE__, #cond, \
-				stayput_last_error());                                 \
-			exit(1);                                                       \
-		}                                                                      \
-	} while (0)
-#define CUDA(call) CHECK((call) == cudaSuccess)
-#define OK(call) CHECK((call) == STAYPUT_OK)
+#include "check.h"
 
 static const int LOOKS = 200;
 

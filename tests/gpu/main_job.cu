@@ -15,19 +15,7 @@
 #include <cstring>
 #include <vector>
 
-#include "stayput.h"
-
-#define CHECK(cond)                                                                      \
-	do {                                                                             \
-		if (!(cond)) {                                                           \
-			printf("%s:%d: %s is false (%s)\n", __FILE__, __LINE__, #cond,   \
-				stayput_last_error());                                   \
-			fflush(stdout);                                                  \
-			_exit(1);                                                        \
-		}                                                                        \
-	} while (0)
-#define CUDA(call) CHECK((call) == cudaSuccess)
-#define OK(call) CHECK((call) == STAYPUT_OK)
+#include "check.h"
 
 /* Each element counts up `rounds` times, slowly; unmapped under it, the context dies. */
 __global__ void count_up(unsigned *data, size_t n, int rounds)
