@@ -110,7 +110,8 @@ class NotPreloaded(Case):
         from stayput import _environment, _program
 
         code = (
-            "import sys, stayput._program as p; sys.argv = ['stayput', '--version']; p.main()"
+            "import sys, stayput._program as p;"
+            "sys.argv = ['stayput', '--version']; p.main()"
         )
         out = python(code)
         if any((f / "stayput").is_file() for f in _program.FOLDERS):
