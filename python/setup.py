@@ -20,7 +20,7 @@ CARRIED = {
     "libstayput-tms.so": "lib",
     "stayput": "bin",
 }
-REQUIRED = ("libstayput.so", "libstayput-deep.so")
+REQUIRED = ("libstayput.so", "libstayput-deep.so", "libstayput-tms.so")
 
 
 def version():

@@ -135,6 +135,24 @@ if INSTALLED:
             self.assertNotEqual(package.parent, TOP / "python")
             self.assertTrue((package / "py.typed").exists())
 
+        def test_wheel_is_not_built_without_one_of_the_libraries(self):
+            for missing in BUILD.glob("libstayput*.so"):
+                with tempfile.TemporaryDirectory() as folder:
+                    for built in BUILD.glob("libstayput*.so"):
+                        if built != missing:
+                            (Path(folder) / built.name).symlink_to(built)
+                    done = subprocess.run(
+                        f"{BUILD}/venv/bin/python3 setup.py -q egg_info --egg-base "
+                        f"{folder} build_py --build-lib {folder}/lib".split(),
+                        cwd=TOP / "python",
+                        env=dict(os.environ, STAYPUT_BUILD=folder),
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        text=True,
+                    )
+                self.assertIn(missing.name, done.stdout)
+                self.assertNotEqual(done.returncode, 0)
+
 
 class Layout(Case):
     PRELOAD = None
