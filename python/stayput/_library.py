@@ -139,7 +139,6 @@ _SIGNATURES = {
     ),
     "stayput_snapshot_json": (c_size_t, [ctypes.c_char_p, c_size_t]),
     "stayput_last_error": (ctypes.c_char_p, []),
-    "stayput_version": (ctypes.c_char_p, []),
 }
 
 _found: ctypes.CDLL | None = None
@@ -147,15 +146,17 @@ _found: ctypes.CDLL | None = None
 
 def _declare(handle: ctypes.CDLL) -> ctypes.CDLL:
     global _found
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(handle, name)
-        function.restype, function.argtypes = result, arguments
-    loaded = handle.stayput_version().decode()
+    version = handle.stayput_version
+    version.restype, version.argtypes = ctypes.c_char_p, []
+    loaded = version().decode()
     if loaded != __version__:
         raise Unsupported(
             f"the library in this process is stayput {loaded} and the package is "
             f"{__version__}: preload the one that the package carries"
         )
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(handle, name)
+        function.restype, function.argtypes = result, arguments
     _found = handle
     return handle
 

@@ -250,5 +250,6 @@ class OtherVersion(Case):
         from stayput import _library
 
         _library.__version__ = "9.9.9"
+        _library._SIGNATURES["stayput_of_later"] = (ctypes.c_int, [])
         with self.assertRaisesRegex(stayput.Unsupported, "9.9.9"):
             stayput.regions()
