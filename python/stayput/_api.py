@@ -143,7 +143,8 @@ def resume(
     options = _library.Options(ctypes.sizeof(_library.Options))
     options.no_block = not block
     if wait is not None:
-        options.wait_ms = max(1, round(wait * 1000)) if wait > 0 else -1
+        longest = 1 << 53  # of ms, for those who wait for ever
+        options.wait_ms = max(1, round(min(wait * 1000, longest))) if wait > 0 else -1
     with _bar("resume", tags, progress):
         return _operate("resume", tags, options)
 

@@ -391,8 +391,8 @@ class Small(Case):
         self.assertEqual(caught.exception.code, -4)
         self.assertEqual(caught.exception.report.operation, "resume")
         self.assertIsInstance(caught.exception, MemoryError)
-        self.cuda.free(taken)
-        stayput.resume()
+        threading.Timer(0.05, self.cuda.free, [taken]).start()
+        stayput.resume(wait=float("inf"))
 
     def test_out_of_host_memory(self):
         with stayput.region("weights"):
