@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -17,7 +18,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,15 +111,19 @@ class Place:
     def put(self, source: Path) -> None:
         if not self.kept.exists():
             self._keep()
+        self.record.write_text(f"{checksum(self.kept)}  {self.kept.name}\n")
         _replace(self.path, source)
 
     def _keep(self) -> None:
-        self.record.write_text(f"{checksum(self.path)}  {self.kept.name}\n")
         try:
             os.link(self.path, self.kept, follow_symlinks=False)
+        except FileExistsError:
+            raise  # somebody else's: it has the original, and self.path may be ours by now
         except OSError:
-            # No hard links here: for a moment there is no library.
-            os.rename(self.path, self.kept)
+            # No hard links here.
+            with _beside(self.kept) as name:
+                os.unlink(name)
+                shutil.copy2(self.path, name, follow_symlinks=False)
 
     def restore(self) -> None:
         os.replace(self.kept, self.path)
@@ -127,17 +132,36 @@ class Place:
         self.record.unlink(missing_ok=True)
 
 
-def _replace(path: Path, source: Path) -> None:
-    """A new file under the old name: who has the old one open or mapped keeps it."""
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[str]:
+    """The name of an empty file that takes the place of `path` at the end."""
     handle, name = tempfile.mkstemp(prefix=".stayput-", dir=path.parent)
     os.close(handle)
     try:
+        yield name
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _replace(path: Path, source: Path) -> None:
+    """A new file under the old name: who has the old one open or mapped keeps it."""
+    with _beside(path) as name:
         shutil.copyfile(source, name)
         os.chmod(name, 0o755)
-        os.replace(name, path)
-    except OSError:
-        os.unlink(name)
-        raise
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One at a time: ranks of a job may all begin with an installation."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # not on every file system
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def places(folder: Path) -> list[Place]:
@@ -260,13 +284,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         folder = package_folder(args.package_dir)
-        if args.command == "uninstall":
-            uninstall(folder, args.dry_run)
-            return 0
-        if args.command == "install":
-            install(folder, args.library or library(), args.dry_run)
-            return 0
-        return status(folder, args.library)
+        with _alone(folder):
+            if args.command == "uninstall":
+                uninstall(folder, args.dry_run)
+                return 0
+            if args.command == "install":
+                install(folder, args.library or library(), args.dry_run)
+                return 0
+            return status(folder, args.library)
     except Refused as error:
         print(f"refused: {error}", file=sys.stderr)
     except OSError as error:

@@ -330,6 +330,36 @@ class Installation(Case):
         self.tms("uninstall")
         self.assertEqual(self.contents(), before)
 
+    def test_without_hard_links_a_failed_installation_can_be_repeated(self):
+        before = self.contents()
+        full = OSError(28, "No space left on device")
+        with mock.patch("os.link", side_effect=PermissionError):
+            with mock.patch("shutil.copyfile", side_effect=full):
+                self.assertIn("failed: [Errno 28]", self.tms("install", status=2))
+            self.tms("install")
+        self.tms("uninstall")
+        self.assertEqual(self.contents(), before)
+
+    def test_installations_at_once_keep_the_originals(self):
+        before = self.contents()
+        options = [sys.executable, "-m", "stayput.tms", "--package-dir", str(self.site)]
+        for command in ("install", "uninstall"):
+            running = [
+                subprocess.Popen([*options, command], stdout=subprocess.DEVNULL)
+                for _ in range(4)
+            ]
+            self.assertEqual([each.wait() for each in running], [0] * 4)
+        self.assertEqual(self.contents(), before)
+
+    def test_an_original_that_another_process_kept_is_not_overwritten(self):
+        before = self.contents()
+        place = tms.Place(self.libraries[0])
+        self.tms("install")
+        with self.assertRaises(FileExistsError):
+            place._keep()
+        kept = place.kept.read_bytes()
+        self.assertEqual(kept, before[self.libraries[0].name][0])
+
     def test_links_are_kept_as_links(self):
         store = self.site / "torch_memory_saver" / "store"
         self.libraries[0].rename(store)
