@@ -11,7 +11,7 @@ INSTALLED := $(B)/venv-installed
 # What builds the wheel. The one thing here that may have to be fetched, once.
 $(VENV)/ready: python/pyproject.toml | $(B)/.gitignore
 	$(PYTHON) -m venv --clear $(VENV)
-	$(VENV)/bin/pip install -q --disable-pip-version-check 'setuptools>=70.1'
+	$(VENV)/bin/pip install -q --disable-pip-version-check 'setuptools>=77'
 	touch $@
 
 # What it carries is there when it is made first, and then seen when it changes.
