@@ -190,9 +190,9 @@ def _check_original(place: Place) -> None:
 
 def _checked(folder: Path) -> list[tuple[Place, str]]:
     states = [(place, place.state()) for place in places(folder)]
-    for _, state in states:
-        if state not in ("original", "ours"):
-            raise Refused(state)
+    wrong = [state for _, state in states if state not in ("original", "ours")]
+    if wrong:
+        raise Refused("\n".join(wrong))
     return states
 
 

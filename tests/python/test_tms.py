@@ -288,9 +288,10 @@ class Installation(Case):
 
     def test_a_package_that_was_installed_anew_is_not_overwritten(self):
         self.tms("install")
-        self.libraries[1].write_bytes(ORIGINAL % b"a newer version")
-        self.assert_refused("uninstall", "was installed anew")
-        self.assert_refused("install", "was installed anew")
+        for library in self.libraries[1:3]:
+            library.write_bytes(ORIGINAL % b"a newer version")
+            self.assert_refused("uninstall", f"{library} is not ours")
+            self.assert_refused("install", f"remove {library}{tms.KEPT}")
         self.assertIn("was installed anew", self.tms("status", status=1))
 
     def test_ours_without_an_original_is_left_alone(self):
