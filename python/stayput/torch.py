@@ -379,11 +379,11 @@ def _keep_workspaces_out() -> None:
     key = (threading.get_ident(), torch.cuda.current_device(), stream.cuda_stream)
     if key in _settled:
         return
-    _settled.add(key)
     with native():
         torch.cuda.current_blas_handle()
         square = torch.ones((16, 16), device="cuda")
         torch.nn.functional.linear(square, square, square[0])
+    _settled.add(key)
 
 
 def _stop_recording(device: int, pool: Any) -> None:

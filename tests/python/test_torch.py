@@ -4,6 +4,7 @@
 import ctypes
 import os
 import threading
+from unittest import mock
 
 import stayput
 import stayput.torch as st
@@ -255,6 +256,15 @@ class Devices(Case):
 
     def test_workspaces_of_each_device_stay_out(self):
         with st.region("a", device=[0, 1]), torch.cuda.device(1):
+            torch.cuda.current_blas_handle()
+        for block in torch.cuda._workspaces.values():
+            self.assertIsNone(st.owner(torch.Tensor(block)))
+
+    def test_workspaces_that_found_no_memory_stay_out_later(self):
+        full = mock.patch("torch.cuda.current_blas_handle", side_effect=MemoryError)
+        with full, self.assertRaises(MemoryError), st.region("a"):
+            pass
+        with st.region("a"):
             torch.cuda.current_blas_handle()
         for block in torch.cuda._workspaces.values():
             self.assertIsNone(st.owner(torch.Tensor(block)))
