@@ -134,7 +134,7 @@ def resume(
     behind every region.
 
     wait      seconds to wait for device memory that others hold; 0: not at all; None: as
-              STAYPUT_RESUME_WAIT says
+              STAYPUT_RESUME_WAIT says. Python handles signals, Ctrl-C too, afterwards
     block     False: Busy instead of waiting for another operation
     progress  a tqdm bar, if tqdm is installed
 
