@@ -5,7 +5,9 @@ or else what make builds for the checkout that this is in."""
 import os
 import platform
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import Distribution, setup
@@ -24,12 +26,19 @@ REQUIRED = ("libstayput.so", "libstayput-deep.so", "libstayput-tms.so")
 
 
 def version():
-    header = (TOP / "include" / "stayput.h").read_text()
-    return re.search(r'#define STAYPUT_VERSION "([^"]+)"', header)[1]
+    header = TOP / "include" / "stayput.h"
+    if not header.exists():
+        sys.exit(
+            f"{TOP} is no checkout of stayput, which this folder has to be in: pip before "
+            "21.3 copies it elsewhere first, use a later one"
+        )
+    return re.search(r'#define STAYPUT_VERSION "([^"]+)"', header.read_text())[1]
 
 
 class BuildWithLibraries(build_py):
     def run(self):
+        # What an earlier build has left there would go into the wheel as well.
+        shutil.rmtree(Path(self.build_lib) / "stayput", ignore_errors=True)
         super().run()
         build = os.environ.get("STAYPUT_BUILD")
         if build is None:

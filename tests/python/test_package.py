@@ -4,6 +4,7 @@
 import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -135,23 +136,44 @@ if INSTALLED:
             self.assertNotEqual(package.parent, TOP / "python")
             self.assertTrue((package / "py.typed").exists())
 
+        def build(self, libraries, folder, source=TOP / "python"):
+            """Status and output of a build into folder/lib."""
+            done = subprocess.run(
+                f"{BUILD}/venv/bin/python3 setup.py -q egg_info --egg-base {folder} "
+                f"build_py --build-lib {folder}/lib".split(),
+                cwd=source,
+                env=dict(os.environ, STAYPUT_BUILD=str(libraries)),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            return done.returncode, done.stdout
+
         def test_wheel_is_not_built_without_one_of_the_libraries(self):
             for missing in BUILD.glob("libstayput*.so"):
                 with tempfile.TemporaryDirectory() as folder:
                     for built in BUILD.glob("libstayput*.so"):
                         if built != missing:
                             (Path(folder) / built.name).symlink_to(built)
-                    done = subprocess.run(
-                        f"{BUILD}/venv/bin/python3 setup.py -q egg_info --egg-base "
-                        f"{folder} build_py --build-lib {folder}/lib".split(),
-                        cwd=TOP / "python",
-                        env=dict(os.environ, STAYPUT_BUILD=folder),
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT,
-                        text=True,
-                    )
-                self.assertIn(missing.name, done.stdout)
-                self.assertNotEqual(done.returncode, 0)
+                    status, output = self.build(folder, folder)
+                self.assertIn(missing.name, output)
+                self.assertNotEqual(status, 0)
+
+        def test_wheel_has_nothing_of_an_earlier_build(self):
+            with tempfile.TemporaryDirectory() as folder:
+                stale = Path(folder) / "lib" / "stayput" / "of_old.py"
+                stale.parent.mkdir(parents=True)
+                stale.touch()
+                self.assertEqual(self.build(BUILD, folder)[0], 0)
+                self.assertTrue((stale.parent / "torch.py").exists())
+                self.assertFalse(stale.exists())
+
+        def test_a_copy_of_the_folder_alone_says_that_it_cannot_be_built(self):
+            with tempfile.TemporaryDirectory() as folder:
+                source = shutil.copytree(TOP / "python", folder + "/copy")
+                status, output = self.build(BUILD, folder, source)
+            self.assertEqual((status, "no checkout of stayput" in output), (1, True))
+            self.assertNotIn("Traceback", output)
 
 
 class Layout(Case):
