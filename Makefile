@@ -68,12 +68,13 @@ lookup-table:
 $(B)/%.o: src/%.c | $(B)/.gitignore
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<
 
-# The program, which reads settings and host memory with the library's own code.
+# The program, which reads settings and host memory with the library's own code. In a Python
+# wheel libcjson stands beside the libraries.
 CLI_OBJ := $(patsubst cli/%.c,$(B)/cli/%.o,$(wildcard cli/*.c)) $(B)/config.o $(B)/config_rules.o \
            $(B)/log.o $(B)/hostmem.o
 
 $(B)/stayput: $(CLI_OBJ)
-	$(CC) $(ALL_CFLAGS) -o $@ $^ $(LDFLAGS) -lcjson -ldl
+	$(CC) $(ALL_CFLAGS) -o $@ $^ $(LDFLAGS) -lcjson -ldl -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(B)/cli/%.o: cli/%.c | $(B)/cli
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c -o $@ $<

@@ -35,6 +35,14 @@ def version():
     return re.search(r'#define STAYPUT_VERSION "([^"]+)"', header.read_text())[1]
 
 
+def needed_by(program):
+    """What the program is linked to that not everybody has, and its licence."""
+    listing = subprocess.run(["ldd", program], capture_output=True, text=True, check=True)
+    found = re.search(r"libcjson\.so\S* => (\S+)", listing.stdout)
+    licences = Path("/usr/share/doc/libcjson1/copyright"), Path("/usr/share/licenses/cjson/LICENSE")
+    return [Path(found[1])] + [p for p in licences if p.exists()] if found else []
+
+
 class BuildWithLibraries(build_py):
     def run(self):
         # What an earlier build has left there would go into the wheel as well.
@@ -50,9 +58,15 @@ class BuildWithLibraries(build_py):
         for name, folder in CARRIED.items():
             built = Path(build) / name
             if built.exists() or name in REQUIRED:
-                to = Path(self.build_lib) / "stayput" / folder
-                self.mkpath(str(to))
-                self.copy_file(str(built), str(to / name))
+                self.carry(built, folder)
+        if (Path(build) / "stayput").exists():
+            for needed in needed_by(Path(build) / "stayput"):
+                self.carry(needed, "lib")
+
+    def carry(self, built, folder):
+        to = Path(self.build_lib) / "stayput" / folder
+        self.mkpath(str(to))
+        self.copy_file(str(built), str(to / built.name))
 
 
 class PlatformWheel(bdist_wheel):

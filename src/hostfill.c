@@ -31,7 +31,8 @@ static void say_unpinned(CUresult err)
 {
 	static _Atomic bool told;
 
-	if (!atomic_exchange(&told, true))
+	/* At the program's end the driver goes first. */
+	if (err != CUDA_ERROR_DEINITIALIZED && !atomic_exchange(&told, true))
 		log_line(LOG_WARN,
 			"host memory cannot be pinned (CUDA error %d; see "
 			"RLIMIT_MEMLOCK): "

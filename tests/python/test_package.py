@@ -117,6 +117,10 @@ class NotPreloaded(Case):
         out = python(code)
         if any((f / "stayput").is_file() for f in _program.FOLDERS):
             self.assertIn(_environment.__version__, out.stdout)
+            if INSTALLED:
+                program = Path(stayput.__file__).parent / "bin" / "stayput"
+                needed = subprocess.run(["ldd", program], capture_output=True, text=True)
+                self.assertRegex(needed.stdout, r"libcjson\S* => \S*/stayput/bin/\.\./lib/")
         else:
             self.assertIn("has no program", out.stdout)
 
