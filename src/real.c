@@ -98,11 +98,11 @@ const struct driver *driver(void)
 	return atomic_load_explicit(&loaded, memory_order_acquire);
 }
 
-/* Answers are kept, for each symbol and file that calls it, in slots that are filled once and
- * never emptied; the library that an answer lies in is pinned, so that a kept answer cannot
- * dangle. As in caller.c, a file is found by where the loader keeps its name, which has to
- * be the same still: another library may be at its place. When the slots around a hash are
- * full the search is simply made each time. */
+/* Answers are kept, for each symbol and file that calls it, in slots that are filled once
+ * and never emptied; the library that an answer lies in is pinned, so that a kept answer
+ * cannot dangle. As in caller.c, a file is found by where the loader keeps its name, which
+ * has to be the same still: another library may be at its place. When the slots around a
+ * hash are full the search is simply made each time. */
 enum { SLOTS = 256, PROBES = 4 };
 
 struct answer {
