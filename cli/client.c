@@ -299,7 +299,7 @@ void client_free(struct processes *found)
 static void say_missing(long pid)
 {
 	char path[64], line[4096];
-	bool loaded = false;
+	bool loaded = false, deep = false;
 	struct stat st;
 	FILE *maps;
 
@@ -318,16 +318,22 @@ static void say_missing(long pid)
 	}
 	snprintf(path, sizeof path, "/proc/%ld/maps", pid);
 	maps = fopen(path, "re");
-	while (maps && !loaded && fgets(line, sizeof line, maps))
+	while (maps && !loaded && fgets(line, sizeof line, maps)) {
 		loaded = strstr(line, "/libstayput") != NULL;
+		deep = strstr(line, "/libstayput-deep") != NULL;
+	}
 	if (maps)
 		fclose(maps);
 	if (loaded)
 		say(NO_PROCESS,
 			"process %ld has the library but does not listen: it has "
-			"allocated "
-			"nothing in a region so far, or STAYPUT_CONTROL was 0 or unset",
-			pid);
+			"allocated nothing in a region so far%s, or STAYPUT_CONTROL was "
+			"0 or unset",
+			pid,
+			deep ? ""
+			     : " (a static CUDA runtime, CuPy, Numba and JAX need "
+			       "stayput "
+			       "run --deep)");
 	else
 		say(NO_PROCESS,
 			"process %ld is not under stayput; start it with stayput run",

@@ -24,19 +24,6 @@ CUmemGenericAllocationHandle adopt_handle(const struct token *t)
 	return mapping_is_paused(t->mappings) ? 0 : t->mappings->block.handle;
 }
 
-/* The token of that name, when nobody pauses or resumes its memory, or NULL; in a callback of
- * an operation at once. */
-static struct token *settle_token_locked(CUmemGenericAllocationHandle name)
-{
-	struct token *t = token_find_locked(name);
-
-	while (mapping_is_moving(t) && !change_is_telling()) {
-		lock_wait();
-		t = token_find_locked(name);
-	}
-	return t;
-}
-
 static bool may_adopt(size_t size, const CUmemAllocationProp *prop, struct place *place)
 {
 	return !fork_is_child() && driver_load() &&
@@ -124,7 +111,7 @@ static CUresult renew(struct token *t)
 	if (t->handle)
 		return CUDA_SUCCESS;
 	log_line(LOG_WARN,
-		"%zu bytes that were unmapped while paused are mapped again: their "
+		"%zu bytes that were unmapped while paused are used again: their "
 		"contents are lost",
 		t->size);
 	return driver()->cuMemCreate(&t->handle, t->size, &t->prop, 0);
@@ -229,20 +216,43 @@ CUresult adopt_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandl
 	return t && prop ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* With the turn: the driver's handle for a token, which has one again if need be. */
+static CUresult find_handle(struct token *t, CUmemGenericAllocationHandle *handle)
+{
+	CUresult err = CUDA_SUCCESS;
+
+	if (!t)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!t->mappings)
+		err = renew(t);
+	else if (mapping_is_paused(t->mappings))
+		err = CUDA_ERROR_ILLEGAL_STATE;
+	if (err == CUDA_SUCCESS)
+		*handle = adopt_handle(t);
+	return err;
+}
+
 CUresult adopt_share(
 	CUmemGenericAllocationHandle name, CUmemGenericAllocationHandle *handle)
 {
-	CUresult err = CUDA_ERROR_INVALID_VALUE;
+	CUresult err = CUDA_ERROR_ILLEGAL_STATE;
+	int saved = errno;
 	struct token *t;
+	struct run none;
+	bool took;
 
 	lock_take();
-	t = settle_token_locked(name);
-	if (t) {
-		*handle = mapping_is_moving(t) ? 0 : adopt_handle(t);
-		err = *handle ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
-		t->shares += *handle != 0;
-	}
+	took = mapping_take_turn_locked(name, 0, 0, &none, &t);
 	lock_drop();
+	if (!took)
+		return err;
+	err = find_handle(t, handle);
+	lock_take();
+	if (err == CUDA_SUCCESS)
+		t->shares++;
+	mapping_give_turn_locked();
+	lock_drop();
+	errno = saved;
 	return err;
 }
 

@@ -12,8 +12,9 @@
  * While paused, the program's calls succeed as if it were mapped: what it sets is there
  * after the resume. Only a second mapping of it, and an export, have to wait for that:
  * CUDA_ERROR_ILLEGAL_STATE. What is unmapped while paused has lost its contents, also when
- * the program maps the same handle again. In a callback of stayput_on_change(), what changes
- * memory that is about to go is CUDA_ERROR_NOT_PERMITTED.
+ * the program maps or exports the same handle again. In a callback of
+ * stayput_on_change(), what changes memory that is about to go is
+ * CUDA_ERROR_NOT_PERMITTED.
  *
  * The functions here answer as the driver does. `real` is its function; the program's
  * calls take turns in it where records have to follow. Any thread, errno is kept.

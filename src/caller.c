@@ -69,9 +69,7 @@ static int look_in(struct dl_phdr_info *info, size_t size, void *data)
 	return 0;
 }
 
-/* The path of the file that the code is in, "" for the program itself; NULL when it is in
- * none. The text is the loader's, and stays while the caller is not unloaded. */
-static const char *path_of(const void *address)
+const char *caller_path(const void *address)
 {
 	struct search search = {.address = (uintptr_t)address};
 	find_object *find = object_finder();
@@ -179,7 +177,7 @@ static const struct known_file *recall(const char *path)
 
 struct caller caller_find(const void *address)
 {
-	const char *path = path_of(address);
+	const char *path = caller_path(address);
 	const struct known_file *file = path ? recall(path) : NULL;
 	struct caller caller = {.excluded = false};
 
@@ -194,7 +192,7 @@ struct caller caller_find(const void *address)
 
 void caller_name(const void *address, char *buf, size_t size)
 {
-	const char *path = path_of(address);
+	const char *path = caller_path(address);
 	char program[PATH_SIZE] = "";
 
 	if (path && !*path)

@@ -19,6 +19,10 @@ struct caller {
 	uint64_t named; /* a bit for each STAYPUT_RULES entry whose module= it has */
 };
 
+/* The path of the file that the code is in, "" for the program itself; NULL when it is in
+ * none. The text is the loader's, and stays while the caller is not unloaded. */
+const char *caller_path(const void *address);
+
 /* Code that is in no file has no name: nothing excludes or names it. */
 struct caller caller_find(const void *address);
 

@@ -10,8 +10,8 @@
 #ifndef CONTROL_H
 #define CONTROL_H
 
-/* At every region allocation, of which the first one starts the server: one load after
- * that. Keeps errno. Without a socket or thread the log says why, and that is all. */
+/* At every allocation that was meant for a region, of which the first one starts the
+ * server: one load after that. Keeps errno. Without a socket or thread the log says why, and that is all. */
 void control_start(void);
 
 /* Around fork(), after the lock has been taken: the child has no server, and closes what

@@ -11,6 +11,7 @@
 
 #include "adopt.h"
 #include "caller.h"
+#include "control.h"
 #include "foreign.h"
 #include "hook.h"
 #include "mapping.h"
@@ -49,11 +50,14 @@ static void account(CUmemGenericAllocationHandle *handle, size_t size,
 	if (may_adopt && choice.region && choice.policy != STAYPUT_KEEP &&
 		maker != FOREIGN_PYTORCH && adopt_created(handle, size, prop, &choice)) {
 		silence_note_call(size);
+		control_start();
 		return;
 	}
 	foreign_created(*handle, size, maker, choice.region);
-	if (choice.region)
+	if (choice.region) {
 		silence_note_foreign(choice.region, maker, name);
+		control_start();
+	}
 }
 
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "caller.h"
 #include "dl.h"
 #include "lock.h"
 #include "log.h"
@@ -97,34 +98,41 @@ const struct driver *driver(void)
 	return atomic_load_explicit(&loaded, memory_order_acquire);
 }
 
-/* Answers are kept in slots that are filled once and never emptied; the library that an
- * answer lies in is pinned, so that a kept answer cannot dangle. When the slots around a
+/* Answers are kept, for each symbol and file that calls it, in slots that are filled once
+ * and never emptied; the library that an answer lies in is pinned, so that a kept answer
+ * cannot dangle. As in caller.c, a file is found by where the loader keeps its name, which
+ * has to be the same still: another library may be at its place. When the slots around a
  * hash are full the search is simply made each time. */
 enum { SLOTS = 256, PROBES = 4 };
 
 struct answer {
 	const char *symbol;
-	void *caller;
+	const char *at;
 	void *function;
+	char path[];
 };
 
 static _Atomic(struct answer *) answers[SLOTS];
 
-static size_t slot_of(const char *symbol, const void *caller)
+/* What is not in a file, compiled as it runs, is linked to nothing. */
+static const char in_no_file[] = "";
+
+static size_t slot_of(const char *symbol, const char *path)
 {
-	uint64_t mix = (uintptr_t)symbol * 31 + (uintptr_t)caller;
+	uint64_t mix = (uintptr_t)symbol * 31 + (uintptr_t)path;
 
 	return (mix * UINT64_C(0x9e3779b97f4a7c15)) >> 56;
 }
 
-static void remember(const char *symbol, void *caller, void *function)
+static void remember(const char *symbol, const char *path, void *function)
 {
-	struct answer *answer = malloc(sizeof *answer);
-	size_t slot = slot_of(symbol, caller);
+	size_t len = strlen(path) + 1, slot = slot_of(symbol, path);
+	struct answer *answer = malloc(sizeof *answer + len);
 
 	if (!answer)
 		return;
-	*answer = (struct answer){symbol, caller, function};
+	*answer = (struct answer){symbol, path, function};
+	memcpy(answer->path, path, len);
 	for (size_t i = 0; i < PROBES; i++) {
 		struct answer *empty = NULL;
 
@@ -135,17 +143,17 @@ static void remember(const char *symbol, void *caller, void *function)
 	free(answer);
 }
 
-static void *recall(const char *symbol, const void *caller)
+static void *recall(const char *symbol, const char *path)
 {
-	size_t slot = slot_of(symbol, caller);
+	size_t slot = slot_of(symbol, path);
 
 	for (size_t i = 0; i < PROBES; i++) {
-		struct answer *a = atomic_load_explicit(
+		const struct answer *a = atomic_load_explicit(
 			&answers[(slot + i) % SLOTS], memory_order_acquire);
 
 		if (!a)
 			return NULL;
-		if (a->symbol == symbol && a->caller == caller)
+		if (a->symbol == symbol && a->at == path && strcmp(a->path, path) == 0)
 			return a->function;
 	}
 	return NULL;
@@ -268,15 +276,19 @@ static void *search(const char *symbol, void *caller)
 
 void *real_find(const char *symbol, void *caller)
 {
-	void *function = recall(symbol, caller);
 	int saved = errno;
+	const char *path = caller_path(caller);
+	void *function;
 
+	if (!path)
+		path = in_no_file;
+	function = recall(symbol, path);
 	if (function)
 		return function;
 	function = search(symbol, caller);
 	if (function) {
 		pin(function);
-		remember(symbol, caller, function);
+		remember(symbol, path, function);
 	}
 	errno = saved;
 	return function;

@@ -170,7 +170,7 @@ void silence_why_empty(const struct region *region, char *buf, size_t size)
 		snprintf(buf, size,
 			"what came by was allocated outside of it (a push holds for its "
 			"own thread, and a framework may give out memory that it has "
-			"already)");
+			"already), or by code that STAYPUT_EXCLUDE keeps native");
 	else
 		snprintf(buf, size,
 			"nothing has come by, so memory is allocated past this library, "

@@ -39,6 +39,35 @@ static void nothing_listens_unless_asked_for(void)
 	}
 }
 
+static void make_mapping_memory(const char *tag, int policy)
+{
+	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	CUmemGenericAllocationHandle handle;
+
+	CUDA(cudaFree(NULL));
+	OK(stayput_region_push(tag, policy));
+	CHECK_EQ(cuMemCreate(&handle, 2 * MIB, &prop, 0), CUDA_SUCCESS);
+	OK(stayput_region_pop());
+}
+
+/* As JAX's, which may be all that the process has. */
+static void memory_that_the_program_maps_itself_makes_it_listen(void)
+{
+	want_server();
+	make_mapping_memory("pool", STAYPUT_HOST);
+	CHECK_EQ(number_in(request(connect_to(getpid()), SHOW), "\"bytes_device\":"),
+		2 * MIB);
+}
+
+static void memory_that_was_meant_for_a_region_makes_it_listen(void)
+{
+	want_server();
+	make_mapping_memory("pool", STAYPUT_KEEP);
+	CHECK_EQ(number_in(request(connect_to(getpid()), SHOW), "\"bytes_foreign_vmm\":"),
+		2 * MIB);
+}
+
 /* Writes what is given to it into a JSON reader that is not ours. */
 static void check_json(const char *text)
 {
@@ -586,6 +615,8 @@ int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
 		TEST(nothing_listens_unless_asked_for),
+		TEST(memory_that_the_program_maps_itself_makes_it_listen),
+		TEST(memory_that_was_meant_for_a_region_makes_it_listen),
 		TEST(show_tells_of_process_devices_and_regions),
 		TEST(pause_and_resume_do_what_the_calls_do),
 		TEST(a_policy_can_be_asked_for),

@@ -172,6 +172,11 @@ static void a_local_runtime_is_not_mistaken_for_a_global_one(void)
 	expect_success(run("stayput", "host", "open_global_and_local"));
 }
 
+static void a_library_at_the_place_of_another_gets_its_own_runtime(void)
+{
+	expect_success(run("stayput", "host", "replace_by_other_runtime"));
+}
+
 static void a_runtime_loaded_after_the_first_call_is_found(void)
 {
 	expect_success(run("stayput", "host", "call_before_runtime"));
@@ -320,6 +325,7 @@ int main(int argc, char **argv)
 		TEST(a_caller_without_a_runtime_gets_the_one_loaded),
 		TEST(each_library_gets_its_own_of_two_runtimes),
 		TEST(a_local_runtime_is_not_mistaken_for_a_global_one),
+		TEST(a_library_at_the_place_of_another_gets_its_own_runtime),
 		TEST(a_runtime_loaded_after_the_first_call_is_found),
 		TEST(the_first_cuda_call_may_be_a_region_allocation),
 		TEST(regions_are_on_the_current_device),

@@ -261,6 +261,18 @@ static void excluded_callers_are_native_in_a_region_too(void)
 	CHECK_EQ(region_info("pushed").count_kept, 1);
 }
 
+static void a_region_that_exclusions_keep_empty_is_told_of_them(void)
+{
+	struct library nccl = open_library("libnccl.so");
+
+	setenv("STAYPUT_DEFAULT", "rest", 1);
+	catch_stderr();
+	allocate_in(&nccl, 4 * MIB);
+	OK(stayput_pause(NULL));
+	CHECK_HAS(stderr_text(), "region rest is empty");
+	CHECK_HAS(stderr_text(), "STAYPUT_EXCLUDE");
+}
+
 static void a_value_replaces_the_exclusions(void)
 {
 	struct library nccl = open_library("libnccl.so");
@@ -331,6 +343,7 @@ int main(int argc, char **argv)
 		TEST(the_tag_of_a_rule_has_the_policy_of_the_environment),
 		TEST(memory_by_a_rule_is_paused_as_any_other),
 		TEST(excluded_callers_are_native_in_a_region_too),
+		TEST(a_region_that_exclusions_keep_empty_is_told_of_them),
 		TEST(a_value_replaces_the_exclusions),
 		TEST(a_value_after_a_plus_adds_to_the_exclusions),
 		TEST(a_library_in_the_place_of_another_is_known_by_its_own_name),

@@ -112,6 +112,14 @@ static struct fakecuda_report report(void)
 	return now;
 }
 
+static void fail_nth(int n, const char *error)
+{
+	char spec[64];
+
+	snprintf(spec, sizeof spec, "*:%d:%s", n, error);
+	fakecuda_fail(spec);
+}
+
 static void check_same(const struct fakecuda_report *before)
 {
 	struct fakecuda_report now = report();
@@ -319,6 +327,32 @@ static void what_is_unmapped_while_paused_can_be_mapped_again(void)
 	OK(stayput_resume("own"));
 	CHECK_EQ(bytes_other_than(at(m.ptr), SIZE, 7), 0);
 	unmake(m, SIZE);
+}
+
+/* No resume would bring it back. */
+static void what_is_unmapped_while_paused_can_be_exported(void)
+{
+	struct made m;
+	int fd = -1;
+
+	catch_stderr();
+	begin("own", STAYPUT_HOST);
+	m = make(SIZE);
+	OK(stayput_pause("own"));
+	DRIVER(cuMemUnmap(m.ptr, SIZE));
+	fail_nth(1, "OUT_OF_MEMORY");
+	CHECK_EQ(cuMemExportToShareableHandle(
+			 &fd, m.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+		CUDA_ERROR_OUT_OF_MEMORY);
+	fakecuda_fail(NULL);
+	DRIVER(cuMemExportToShareableHandle(
+		&fd, m.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	CHECK_HAS(stderr_text(), "6291456 bytes that were unmapped while paused");
+	CHECK_EQ(used(), SIZE);
+	DRIVER(cuMemMap(m.ptr, SIZE, 0, m.handle, 0));
+	unmake(m, SIZE);
+	close(fd);
+	CHECK_EQ(used(), 0);
 }
 
 static void addresses_stay_taken_while_paused(void)
@@ -872,14 +906,6 @@ static void a_forked_child_is_told_by_the_driver(void)
 	unmake(m, SIZE);
 }
 
-static void fail_nth(int n, const char *error)
-{
-	char spec[64];
-
-	snprintf(spec, sizeof spec, "*:%d:%s", n, error);
-	fakecuda_fail(spec);
-}
-
 /* Whatever fails, the program can repeat what it was told has failed. */
 static void check_program_calls_fail_clean(bool paused)
 {
@@ -1134,6 +1160,7 @@ int main(int argc, char **argv)
 		TEST(unmapping_paused_memory_drops_its_backup),
 		TEST(a_released_handle_is_not_mistaken_for_a_later_one),
 		TEST(what_is_unmapped_while_paused_can_be_mapped_again),
+		TEST(what_is_unmapped_while_paused_can_be_exported),
 		TEST(addresses_stay_taken_while_paused),
 		TEST(access_set_while_paused_is_there_after_the_resume),
 		TEST(access_of_peers_survives_a_pause),

@@ -120,6 +120,15 @@ without_control_nobody_listens() {
 	equal "$output" "[]"
 }
 
+a_static_runtime_that_goes_past_the_library_is_told_of_deep() {
+	start_steady a static --default engine
+	exits 3 "$stayput" pause "$a_pid"
+	has "$errors" "run --deep"
+	start_steady b static --deep --default engine --no-control
+	exits 3 "$stayput" pause "$b_pid"
+	has "$errors" "allocated nothing in a region so far, or"
+}
+
 a_socket_of_its_own_place_is_found_by_pid() {
 	start_steady a shared --default engine --control "$PWD/mine.sock"
 	[ -S mine.sock ]
@@ -168,6 +177,7 @@ tests=(
 	policies_of_one_pause_are_passed_on
 	an_idle_program_passes_the_check
 	without_control_nobody_listens
+	a_static_runtime_that_goes_past_the_library_is_told_of_deep
 	a_socket_of_its_own_place_is_found_by_pid
 	a_socket_in_another_temp_folder_is_found_by_pid
 	nvml_tells_what_is_native

@@ -128,6 +128,31 @@ static void open_global_and_local(void)
 	use_both(library12, library13);
 }
 
+/* A failing cudaMalloc() through the library, which is unloaded again: where its code was. */
+static void *fail_in(const char *name, int runtime)
+{
+	void *library = open_library(name, RTLD_LOCAL), *place, *ptr;
+
+	place = (void *)IN(library, consumer_malloc);
+	CHECK_EQ(IN(library, consumer_runtime)(), runtime);
+	CHECK_EQ(IN(library, consumer_malloc)(&ptr, TOO_MUCH), cudaErrorMemoryAllocation);
+	CHECK_EQ(IN(library, consumer_last_error)(), cudaErrorMemoryAllocation);
+	CHECK_EQ(dlclose(library), 0);
+	return place;
+}
+
+/* Its runtimes stay, so that the library alone goes, and the next gets its place. */
+static void replace_by_other_runtime(void)
+{
+	void *place;
+
+	open_library("libcudart.so.12", RTLD_LOCAL);
+	open_library("libcudart.so.13", RTLD_LOCAL);
+	place = fail_in("libplaced12.so", 12);
+	if (fail_in("libplaced13.so", 13) != place)
+		SKIP("the address was not free");
+}
+
 static void call_before_runtime(void)
 {
 	void *ptr = NULL;
@@ -235,6 +260,7 @@ int main(int argc, char **argv)
 		JOB(call_without_dependency),
 		JOB(open_two_runtimes),
 		JOB(open_global_and_local),
+		JOB(replace_by_other_runtime),
 		JOB(call_before_runtime),
 		JOB(construct_beside_first_call),
 		JOB(free_active_in_destructor),

@@ -16,6 +16,9 @@ MAPPERS := $(LOADING)/libmapper.so $(LOADING)/libnvshmem_host.so \
 # The same code under several names, each at the same address when that is free.
 PLACED := $(LOADING)/libplaced_a.so $(LOADING)/libplaced_b.so $(LOADING)/libnccl.so
 
+# The same under two runtimes.
+PLACED_UNDER := $(LOADING)/libplaced12.so $(LOADING)/libplaced13.so
+
 # A framework's own pool, under names that tell whose it is.
 POOLS := $(LOADING)/libc10_cuda.so $(LOADING)/libxla_plugin.so $(LOADING)/libpool.so \
 	$(LOADING)/libnccl_pool.so
@@ -25,7 +28,8 @@ loading: fakecuda $(B)/libstayput.so $(B)/test_loading $(B)/test_torch $(LOADING
 	$(LOADING)/program12 $(LOADING)/program13 \
 	$(LOADING)/libconsumer12.so $(LOADING)/libconsumer13.so \
 	$(LOADING)/libconsumer_hashed.so $(LOADING)/libouter.so $(LOADING)/libearly.so \
-	$(LOADING)/liblate.so $(LOADING)/libshim.so $(PLACED) $(POOLS) $(MAPPERS)
+	$(LOADING)/liblate.so $(LOADING)/libshim.so $(PLACED) $(PLACED_UNDER) \
+	$(POOLS) $(MAPPERS)
 
 $(B)/test_loading: tests/test_loading.c | $(FAKE)
 	$(LOADING_CC) -o $@ $< -ldl $(LDFLAGS)
@@ -62,6 +66,10 @@ $(LOADING)/libearly.so $(LOADING)/liblate.so: $(LOADING)/lib%.so: $(LOADING_SRC)
 	$(LOADING_SO) -o $@ $^ -ldl $(LDFLAGS)
 
 $(PLACED): $(LOADING_SRC)/consumer.c $(FAKE)/libcudart.so.13 | $(LOADING)
+	$(LOADING_SO) -Wl,-Ttext-segment=0x20000000000 -o $@ $^ $(LDFLAGS)
+
+$(PLACED_UNDER): $(LOADING)/libplaced%.so: $(LOADING_SRC)/consumer.c $(FAKE)/libcudart.so.% \
+		| $(LOADING)
 	$(LOADING_SO) -Wl,-Ttext-segment=0x20000000000 -o $@ $^ $(LDFLAGS)
 
 $(POOLS): $(LOADING_SRC)/pool.c $(FAKE)/libcudart.so.13 | $(LOADING)
