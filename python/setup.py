@@ -39,7 +39,10 @@ def needed_by(program):
     """What the program is linked to that not everybody has, and its licence."""
     listing = subprocess.run(["ldd", program], capture_output=True, text=True, check=True)
     found = re.search(r"libcjson\.so\S* => (\S+)", listing.stdout)
-    licences = Path("/usr/share/doc/libcjson1/copyright"), Path("/usr/share/licenses/cjson/LICENSE")
+    licences = (
+        Path("/usr/share/doc/libcjson1/copyright"),
+        Path("/usr/share/licenses/cjson/LICENSE"),
+    )
     return [Path(found[1])] + [p for p in licences if p.exists()] if found else []
 
 

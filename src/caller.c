@@ -102,6 +102,13 @@ static const char *end_of(const char *path)
 	return slash ? slash : path;
 }
 
+static const char *file_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
 /* What the environment says of a file of that name. */
 static struct caller judge(const char *path)
 {
@@ -110,9 +117,10 @@ static struct caller judge(const char *path)
 	char program[PATH_SIZE];
 	const char *name;
 
+	/* A program is where somebody works; only of libraries does the folder tell. */
 	if (!*path)
 		program_path(program);
-	name = end_of(*path ? path : program);
+	name = *path ? end_of(path) : file_name(program);
 	for (size_t i = 0; i < c->exclude_count && !caller.excluded; i++)
 		caller.excluded = strstr(name, c->exclude[i]) != NULL;
 	for (size_t i = 0; i < c->match_count; i++)

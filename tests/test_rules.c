@@ -328,9 +328,25 @@ static void malformed_rules_are_told_once_and_count_as_unset(void)
 	CHECK(!strstr(strstr(stderr_text(), "STAYPUT_RULES") + 1, "STAYPUT_RULES"));
 }
 
+static void the_folder_of_the_program_excludes_nothing(void)
+{
+	char path[PATH_MAX], *end;
+	ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+
+	CHECK(n > 0);
+	path[n] = '\0';
+	*strrchr(path, '/') = '\0';
+	end = strrchr(path, '/');
+	strcat(end, "/");
+	setenv("STAYPUT_EXCLUDE", end + 1, 1);
+	setenv("STAYPUT_DEFAULT", "all", 1);
+	CHECK_TAG(allocate(MIB), "all");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
+		TEST(the_folder_of_the_program_excludes_nothing),
 		TEST(sizes_choose),
 		TEST(every_way_to_allocate_is_sorted_by_what_was_asked_for),
 		TEST(the_current_device_chooses),
