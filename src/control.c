@@ -32,7 +32,8 @@ static pthread_mutex_t descriptors = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool started;
 static struct sockaddr_un address;
 static int listener = -1, wake = -1;
-static struct client clients[CLIENTS_MAX]; /* the first client_count are open */
+/* The first client_count are open; the last place is for one that others make room for. */
+static struct client clients[CLIENTS_MAX + 1];
 static int client_count;
 static double full_until;
 
@@ -65,14 +66,14 @@ static bool let_in(void)
 	uid_t uid;
 	int fd, err;
 
-	if (client_count == CLIENTS_MAX)
-		close_idlest();
 	pthread_mutex_lock(&descriptors);
 	fd = control_socket_accept(listener, &pid, &uid);
 	err = errno;
 	if (fd >= 0)
 		client_open(&clients[client_count++], fd, pid, uid);
 	pthread_mutex_unlock(&descriptors);
+	if (client_count > CLIENTS_MAX)
+		close_idlest();
 	if (fd < 0 && err != EAGAIN && err != EINTR && err != ECONNABORTED)
 		full_until = clock_now() + FULL_SECONDS;
 	return fd >= 0;

@@ -166,6 +166,23 @@ static void send_without_reading(int fd)
 			return;
 }
 
+/* No more go than have to. */
+static void sixty_four_have_room_and_one_more_takes_one_place(void)
+{
+	int fds[65];
+
+	want_server();
+	region_malloc("kv", STAYPUT_HOST, MIB);
+	for (int i = 0; i < 64; i++)
+		CHECK_HAS(request(fds[i] = connect_to(getpid()), SHOW), "\"result\"");
+	for (int i = 0; i < 64; i++)
+		CHECK_HAS(request(fds[i], SHOW), "\"result\"");
+	CHECK_HAS(request(fds[64] = connect_to(getpid()), SHOW), "\"result\"");
+	CHECK(!next_line(fds[0]));
+	for (int i = 1; i < 65; i++)
+		CHECK_HAS(request(fds[i], SHOW), "\"result\"");
+}
+
 static void who_takes_too_long_is_closed(void)
 {
 	struct pollfd gone;
@@ -447,6 +464,7 @@ int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
 		TEST(garbage_harms_nothing),
+		TEST(sixty_four_have_room_and_one_more_takes_one_place),
 		TEST(who_takes_too_long_is_closed),
 		TEST(another_user_is_refused),
 		TEST(root_may_steer_anybody),
