@@ -11,14 +11,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
-#include <sys/un.h>
 
 #include <cjson/cJSON.h>
 
 struct process {
 	pid_t pid;
 	uid_t uid;
-	char path[sizeof((struct sockaddr_un *)NULL)->sun_path];
+	dev_t device; /* of the socket's file, with its number there */
+	ino_t inode;
 	int fd;   /* connected, never blocks; -1 once it has ended */
 	char *in; /* received and not yet taken */
 	size_t in_len, in_size;
