@@ -438,6 +438,19 @@ bool client_fill(struct process *process)
 	return process->fd >= 0;
 }
 
+/* Whoever listens may write anything: what is printed of it is to steer no terminal, and
+ * to stay on its line. */
+static void clean_all(cJSON *item)
+{
+	for (; item; item = item->next) {
+		if (item->string)
+			clean(item->string);
+		if (item->valuestring)
+			clean(item->valuestring);
+		clean_all(item->child);
+	}
+}
+
 cJSON *client_next(struct process *process)
 {
 	char *newline =
@@ -456,6 +469,7 @@ cJSON *client_next(struct process *process)
 		process->in_len = 0;
 		return NULL;
 	}
+	clean_all(answer);
 	return answer;
 }
 
