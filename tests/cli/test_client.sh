@@ -252,6 +252,18 @@ all_asks_everybody_for_the_tags_that_they_have() {
 	has "$errors" "none of 2 processes has a region of that tag"
 }
 
+# Whether those that are silent have the tag nobody knows: it is not done.
+all_says_who_is_silent() {
+	start_standin a "$good"
+	for name in b c d e f g h i; do
+		start_standin "$name" '{"show":["hang"]}'
+	done
+	exits 7 timeout 10 "$stayput" pause --all kv_cache
+	has "$errors" "pause of $b_pid failed: it has not told its tags within two seconds"
+	equal "$(wc -l <stderr.txt)" 8
+	has "$output" "$a_pid paused"
+}
+
 all_without_processes_finds_none() {
 	exits 3 "$stayput" pause --all
 	equal "$errors" "stayput: no process is under stayput"
@@ -388,6 +400,7 @@ tests=(
 	options_go_into_the_request
 	misuse_is_told_before_anything_is_asked
 	all_asks_everybody_for_the_tags_that_they_have
+	all_says_who_is_silent
 	all_without_processes_finds_none
 	each_error_has_its_exit_code
 	of_several_some_is_partly_and_equal_errors_are_one
