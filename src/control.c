@@ -32,6 +32,7 @@ static pthread_mutex_t descriptors = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool started;
 static struct sockaddr_un address;
 static int listener = -1, wake = -1;
+static ino_t listener_inode, wake_inode;
 /* The first client_count are open; the last place is for one that others make room for. */
 static struct client clients[CLIENTS_MAX + 1];
 static int client_count;
@@ -132,13 +133,23 @@ static void remove_stale(const struct sockaddr_un *stale)
 	pthread_mutex_unlock(&descriptors);
 }
 
-/* Some programs close every descriptor there is. */
+/* Some programs close every descriptor there is, and open their own under the numbers. */
+static bool have_been_closed(void)
+{
+	if (control_socket_inode(listener) != listener_inode ||
+		control_socket_inode(wake) != wake_inode)
+		return true;
+	for (int i = 0; i < client_count; i++)
+		if (control_socket_inode(clients[i].fd) != clients[i].inode)
+			return true;
+	return false;
+}
+
 static void *stop(void)
 {
 	log_line(LOG_WARN,
 		"STAYPUT_CONTROL: somebody has closed the socket; this process cannot be "
 		"controlled from outside any more");
-	/* The numbers may be those of the program's own files by now. */
 	pthread_mutex_lock(&descriptors);
 	while (client_count > 0)
 		client_close(&clients[--client_count]);
@@ -160,9 +171,8 @@ static void *serve(void *unused)
 
 		wait_for_events(fds, more);
 		more = false;
-		for (int i = 0; i < client_count + 2; i++)
-			if (fds[i].revents & POLLNVAL)
-				return stop();
+		if (have_been_closed())
+			return stop();
 		if (fds[0].revents && read(wake, &count, sizeof count) < 0)
 			log_line(LOG_DEBUG, "nothing has woken the server");
 		/* From the last one, since one that is closed gives its place to it. */
@@ -181,6 +191,8 @@ static void open_server(void)
 	if (listener < 0)
 		return;
 	wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	listener_inode = control_socket_inode(listener);
+	wake_inode = control_socket_inode(wake);
 	if (wake >= 0 && thread_start("stayput-control", serve, NULL)) {
 		log_line(LOG_INFO, "listening at %s", address.sun_path);
 		return;
@@ -219,15 +231,19 @@ void control_after_fork(void)
 	pthread_mutex_unlock(&descriptors);
 }
 
+static void close_if_ours(int fd, ino_t inode)
+{
+	if (fd >= 0 && control_socket_inode(fd) == inode)
+		close(fd);
+}
+
 void control_in_child(void)
 {
 	for (int i = 0; i < client_count; i++)
-		close(clients[i].fd);
+		close_if_ours(clients[i].fd, clients[i].inode);
 	client_count = 0;
-	if (listener >= 0)
-		close(listener);
-	if (wake >= 0)
-		close(wake);
+	close_if_ours(listener, listener_inode);
+	close_if_ours(wake, wake_inode);
 	listener = wake = -1;
 	full_until = 0;
 	job_forget_all();

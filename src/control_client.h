@@ -23,6 +23,7 @@ enum { REQUEST_SIZE = 64 << 10 }; /* of a line, with its end */
 
 struct client {
 	int fd; /* not open: free */
+	ino_t inode;
 	pid_t pid;
 	char *in, *out; /* bytes that have come, and the answer; or NULL */
 	size_t in_len, out_len, out_at;
