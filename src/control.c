@@ -7,6 +7,7 @@
 #include "control.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,7 +26,8 @@
 
 enum { CLIENTS_MAX = 64, LET_IN_AT_ONCE = 16 };
 
-/* For so long nobody is let in when there is no descriptor to be had. */
+/* For so long nobody is let in when there is no descriptor to be had, unless somebody has
+ * said nothing for as long. */
 #define FULL_SECONDS 1.0
 
 static pthread_mutex_t descriptors = PTHREAD_MUTEX_INITIALIZER;
@@ -47,17 +49,20 @@ static void close_client(int i)
 	pthread_mutex_unlock(&descriptors);
 }
 
-/* Makes room: operations go on, whoever has sent nothing for longest goes. */
-static void close_idlest(void)
+/* Makes room: operations go on, whoever has sent nothing for longest goes. False when all
+ * have since `before`. */
+static bool close_idlest(double before)
 {
 	int idlest = -1;
 
 	for (int i = 0; i < client_count; i++)
-		if (!clients[i].job &&
-			(idlest < 0 || clients[i].active < clients[idlest].active))
+		if (!clients[i].job && clients[i].active < before) {
 			idlest = i;
+			before = clients[i].active;
+		}
 	if (idlest >= 0)
 		close_client(idlest);
+	return idlest >= 0;
 }
 
 /* False when nobody waits to be let in, or nobody can be. */
@@ -74,10 +79,13 @@ static bool let_in(void)
 		client_open(&clients[client_count++], fd, pid, uid);
 	pthread_mutex_unlock(&descriptors);
 	if (client_count > CLIENTS_MAX)
-		close_idlest();
-	if (fd < 0 && err != EAGAIN && err != EINTR && err != ECONNABORTED)
-		full_until = clock_now() + FULL_SECONDS;
-	return fd >= 0;
+		close_idlest(INFINITY);
+	if (fd >= 0 || err == EAGAIN || err == EINTR || err == ECONNABORTED)
+		return fd >= 0;
+	if (close_idlest(clock_now() - FULL_SECONDS))
+		return true;
+	full_until = clock_now() + FULL_SECONDS;
+	return false;
 }
 
 static int milliseconds_until(double deadline)
