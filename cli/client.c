@@ -89,8 +89,7 @@ static void try_socket(struct processes *found, const char *path, pid_t pid, uid
 		close(fd);
 		return;
 	}
-	found->list[found->count++] = (struct process){
-		.pid = peer.pid ? peer.pid : pid,
+	found->list[found->count++] = (struct process){.pid = peer.pid ? peer.pid : pid,
 		.uid = owner,
 		.device = st.st_dev,
 		.inode = st.st_ino,

@@ -422,7 +422,8 @@ static bool begin(const struct wish *wish, struct job *job, struct process *proc
 }
 
 /* Returns how many jobs there are. */
-static size_t begin_all(const struct wish *wish, struct job *jobs, struct processes *found)
+static size_t begin_all(
+	const struct wish *wish, struct job *jobs, struct processes *found)
 {
 	cJSON **snapshots = need(calloc(found->count, sizeof *snapshots));
 	size_t count = 0;

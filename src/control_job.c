@@ -77,8 +77,7 @@ static void *run(void *argument)
 	operate(job);
 	/* From here the server may give it to the next request. */
 	atomic_store_explicit(&job->ended, true, memory_order_release);
-	if (control_socket_inode(wake) != wake_inode ||
-		write(wake, &one, sizeof one) < 0)
+	if (control_socket_inode(wake) != wake_inode || write(wake, &one, sizeof one) < 0)
 		log_line(LOG_DEBUG, "the server of STAYPUT_CONTROL cannot be woken");
 	return NULL;
 }

@@ -607,7 +607,8 @@ static void what_is_opened_under_old_numbers_is_the_programs(void)
 	pid_t pid;
 
 #ifdef __SANITIZE_THREAD__
-	SKIP("the program and the server race for the numbers, which is what it is about");
+	SKIP("the program and the server race for the numbers, which is what it is "
+	     "about");
 #endif
 	want_server();
 	CHECK(pipe(ready) == 0 && pipe(end) == 0);
