@@ -21,7 +21,7 @@ enum exit_code {
 	PARTLY = 7,       /* some of several processes did as asked */
 	NO_TAG = 8,       /* no region has that tag */
 	CORRUPT = 9,      /* contents differ from what was saved */
-	UNSUPPORTED = 10, /* not on this device, or not in this version */
+	UNSUPPORTED = 10, /* not on this device, or not in this process */
 	CANNOT_RUN = 126, /* run, record: the command is no program */
 	NO_COMMAND = 127, /* run, record: the command was not found */
 };

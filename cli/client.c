@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -25,10 +26,12 @@ enum {
 	SHOW_SECONDS = 2,
 };
 
-static bool known(const struct processes *found, const char *path)
+/* By the file: several paths may lead to it, as where TMPDIR ends with a slash. */
+static bool known(const struct processes *found, const struct stat *socket)
 {
 	for (size_t i = 0; i < found->count; i++)
-		if (strcmp(found->list[i].path, path) == 0)
+		if (found->list[i].inode == socket->st_ino &&
+			found->list[i].device == socket->st_dev)
 			return true;
 	return false;
 }
@@ -38,24 +41,21 @@ static bool ended(pid_t pid)
 	return kill(pid, 0) != 0 && errno == ESRCH;
 }
 
-static bool is_socket(const char *path)
-{
-	struct stat st;
-
-	return lstat(path, &st) == 0 && S_ISSOCK(st.st_mode);
-}
-
 /* A socket connected to `path`, or -1. Nothing waits: a listener whose queue is full does
  * not answer. */
 static int connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	int saved;
+	int fd, saved;
 
+	if (strlen(path) >= sizeof address.sun_path) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -1;
-	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+	strcpy(address.sun_path, path);
 	if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
 		return fd;
 	saved = errno;
@@ -71,12 +71,13 @@ static void try_socket(struct processes *found, const char *path, pid_t pid, uid
 	struct ucred peer;
 	socklen_t len = sizeof peer;
 	struct process *grown;
+	struct stat st;
 	int fd;
 
-	if (strlen(path) >= sizeof found->list->path || known(found, path))
+	if (lstat(path, &st) != 0 || !S_ISSOCK(st.st_mode) || known(found, &st))
 		return;
 	fd = connect_to(path);
-	if (fd < 0 && errno == ECONNREFUSED && ended(pid) && is_socket(path))
+	if (fd < 0 && errno == ECONNREFUSED && ended(pid))
 		unlink(path);
 	if (fd < 0)
 		return;
@@ -88,9 +89,11 @@ static void try_socket(struct processes *found, const char *path, pid_t pid, uid
 		close(fd);
 		return;
 	}
-	found->list[found->count] = (struct process){
-		.pid = peer.pid ? peer.pid : pid, .uid = owner, .fd = fd};
-	strcpy(found->list[found->count++].path, path);
+	found->list[found->count++] = (struct process){.pid = peer.pid ? peer.pid : pid,
+		.uid = owner,
+		.device = st.st_dev,
+		.inode = st.st_ino,
+		.fd = fd};
 }
 
 /* Sockets PID.sock in a folder that is the owner's alone to write. */
@@ -440,6 +443,19 @@ bool client_fill(struct process *process)
 	return process->fd >= 0;
 }
 
+/* Whoever listens may write anything: what is printed of it is to steer no terminal, and
+ * to stay on its line. */
+static void clean_all(cJSON *item)
+{
+	for (; item; item = item->next) {
+		if (item->string)
+			clean(item->string);
+		if (item->valuestring)
+			clean(item->valuestring);
+		clean_all(item->child);
+	}
+}
+
 cJSON *client_next(struct process *process)
 {
 	char *newline =
@@ -458,6 +474,7 @@ cJSON *client_next(struct process *process)
 		process->in_len = 0;
 		return NULL;
 	}
+	clean_all(answer);
 	return answer;
 }
 

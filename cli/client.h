@@ -11,14 +11,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
-#include <sys/un.h>
 
 #include <cjson/cJSON.h>
 
 struct process {
 	pid_t pid;
 	uid_t uid;
-	char path[sizeof((struct sockaddr_un *)NULL)->sun_path];
+	dev_t device; /* of the socket's file, with its number there */
+	ino_t inode;
 	int fd;   /* connected, never blocks; -1 once it has ended */
 	char *in; /* received and not yet taken */
 	size_t in_len, in_size;
@@ -54,8 +54,8 @@ bool client_send(struct process *process, const cJSON *request);
  * too long: fd is -1 then. What came before can be taken still. */
 bool client_fill(struct process *process);
 
-/* The next whole answer that has arrived, to be freed by the caller, or NULL; after what is
- * no JSON object fd is -1. */
+/* The next whole answer that has arrived, without control characters, to be freed by the
+ * caller, or NULL; after what is no JSON object fd is -1. */
 cJSON *client_next(struct process *process);
 
 /* Asks all of the list for their snapshots and waits two seconds at most, for all together.

@@ -26,9 +26,12 @@ const char *bytes_text(double bytes, char *buf, size_t size)
 
 const char *seconds_text(double seconds, char *buf, size_t size)
 {
-	if (seconds >= 99.5)
-		snprintf(buf, size, "%.0f min %.0f s", (double)(long)(seconds / 60),
-			(double)((long)(seconds + 0.5) % 60));
+	long whole = seconds < 1e15 ? (long)(seconds + 0.5) : 0;
+
+	if (whole >= 100 * 60)
+		snprintf(buf, size, "%ld h %ld min", whole / 3600, whole / 60 % 60);
+	else if (seconds >= 99.5)
+		snprintf(buf, size, "%ld min %ld s", whole / 60, whole % 60);
 	else if (seconds < 0.0995)
 		snprintf(
 			buf, size, "%.*f ms", seconds >= 0.00995 ? 0 : 1, seconds * 1000);
@@ -52,13 +55,19 @@ const char *user_name(uid_t uid, char *buf, size_t size)
 	return buf;
 }
 
+void clean(char *text)
+{
+	for (unsigned char *p = (unsigned char *)text; *p; p++)
+		if (*p < ' ' || *p == 127)
+			*p = '?';
+		else if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) /* U+0080 to 9F */
+			p[0] = p[1] = '?';
+}
+
 const char *clean_text(const char *text, char *buf, size_t size)
 {
-	size_t len = 0;
-
-	for (; *text && len + 1 < size; text++)
-		buf[len++] = (unsigned char)*text < ' ' || *text == 127 ? '?' : *text;
-	buf[len] = '\0';
+	snprintf(buf, size, "%s", text);
+	clean(buf);
 	return buf;
 }
 

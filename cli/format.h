@@ -16,13 +16,14 @@ void *need(void *allocated);
  * these return their buffer. */
 const char *bytes_text(double bytes, char *buf, size_t size);
 
-/* "27 ms", "0.31 s", "12 s", "3 min 20 s". */
+/* "27 ms", "0.31 s", "12 s", "3 min 20 s", "51 h 7 min". */
 const char *seconds_text(double seconds, char *buf, size_t size);
 
 /* The login name, or the number of a user without one. */
 const char *user_name(uid_t uid, char *buf, size_t size);
 
-/* Other people's text without what would steer a terminal. */
+/* Other people's text without what would steer a terminal, in place or in `buf`. */
+void clean(char *text);
 const char *clean_text(const char *text, char *buf, size_t size);
 
 /*

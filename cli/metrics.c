@@ -20,7 +20,7 @@ static const char help[] =
 	"  -h, --help\n"
 	"\n"
 	"  stayput metrics 4711\n"
-	"  stayput metrics --all >/var/lib/node_exporter/stayput.prom\n";
+	"  stayput metrics --all >new && mv new stayput.prom    # whole at any moment\n";
 
 /* A family of samples: one for each process, or each member of an array of its snapshot. */
 struct family {

@@ -224,19 +224,16 @@ static bool has_tag(const cJSON *snapshot, const char *tag)
 	return false;
 }
 
-/* The request with the tags that are meant for this process; NULL when none is: with --all
+/* The request with the tags that are meant for a process; NULL when none is: with --all
  * those that it does not have are no error. */
-static cJSON *request_for(const struct wish *wish, struct process *process)
+static cJSON *request_for(const struct wish *wish, const cJSON *snapshot)
 {
 	cJSON *request = cJSON_Duplicate(wish->request, true);
-	cJSON *tags = cJSON_AddArrayToObject(request, "tags"), *snapshot = NULL;
+	cJSON *tags = cJSON_AddArrayToObject(request, "tags");
 
-	if (wish->all && wish->tag_count)
-		client_show(process, 1, &snapshot);
 	for (size_t i = 0; i < wish->tag_count; i++)
 		if (!wish->all || has_tag(snapshot, wish->tags[i]))
 			cJSON_AddItemToArray(tags, cJSON_CreateString(wish->tags[i]));
-	cJSON_Delete(snapshot);
 	if (cJSON_GetArraySize(tags) == 0 && wish->tag_count) {
 		cJSON_Delete(request);
 		return NULL;
@@ -252,16 +249,18 @@ static void finish(struct job *job, const char *kind, cJSON *what)
 	job->code = strcmp(kind, "error") == 0 ? code_of(what) : DONE;
 }
 
-static void finish_broken(struct job *job)
+/* No answer has come and none will, or it is not waited for. */
+static void finish_unanswered(struct job *job)
 {
 	cJSON *error = cJSON_CreateObject();
 
 	cJSON_AddNumberToObject(error, "code", STAYPUT_ERR_IO);
 	cJSON_AddStringToObject(error, "name", "IO");
 	cJSON_AddStringToObject(error, "message",
-		"the connection broke before the answer: the process has ended, or does "
-		"not "
-		"understand version 1 of the protocol");
+		job->process->fd < 0
+			? "the connection broke before the answer: the process has "
+			  "ended, or does not understand version 1 of the protocol"
+			: "it has not told its tags within two seconds");
 	finish(job, "error", error);
 }
 
@@ -299,7 +298,7 @@ static void take_in(const struct wish *wish, struct job *job, struct progress *p
 				(int)job->process->pid, progress);
 	}
 	if (!job->outcome && job->process->fd < 0)
-		finish_broken(job);
+		finish_unanswered(job);
 }
 
 static void wait_for_all(const struct wish *wish, struct job *jobs,
@@ -402,6 +401,43 @@ static void print_outcomes(const struct wish *wish, struct job *jobs, size_t cou
 		cJSON_Delete(all);
 }
 
+/* False when a process has nothing to do with it. */
+static bool begin(const struct wish *wish, struct job *job, struct process *process,
+	const cJSON *snapshot)
+{
+	cJSON *request;
+
+	job->process = process;
+	if (wish->all && wish->tag_count && !snapshot) {
+		finish_unanswered(job);
+		return true;
+	}
+	request = request_for(wish, snapshot);
+	if (!request)
+		return false;
+	if (!client_send(process, request))
+		finish_unanswered(job);
+	cJSON_Delete(request);
+	return true;
+}
+
+/* Returns how many jobs there are. */
+static size_t begin_all(
+	const struct wish *wish, struct job *jobs, struct processes *found)
+{
+	cJSON **snapshots = need(calloc(found->count, sizeof *snapshots));
+	size_t count = 0;
+
+	if (wish->all && wish->tag_count)
+		client_show(found->list, found->count, snapshots);
+	for (size_t i = 0; i < found->count; i++) {
+		count += begin(wish, &jobs[count], &found->list[i], snapshots[i]);
+		cJSON_Delete(snapshots[i]);
+	}
+	free(snapshots);
+	return count;
+}
+
 static int operate_on(const struct wish *wish, struct processes *found, size_t missing)
 {
 	struct job *jobs = calloc(found->count, sizeof *jobs);
@@ -410,17 +446,8 @@ static int operate_on(const struct wish *wish, struct processes *found, size_t m
 	size_t count = 0;
 	int code;
 
-	for (size_t i = 0; jobs && progress && polls && i < found->count; i++) {
-		cJSON *request = request_for(wish, &found->list[i]);
-
-		if (!request)
-			continue;
-		jobs[count].process = &found->list[i];
-		if (!client_send(&found->list[i], request))
-			finish_broken(&jobs[count]);
-		cJSON_Delete(request);
-		count++;
-	}
+	if (jobs && progress && polls)
+		count = begin_all(wish, jobs, found);
 	if (jobs && progress && polls && count) {
 		wait_for_all(wish, jobs, progress, polls, count);
 		print_outcomes(wish, jobs, count);

@@ -63,24 +63,32 @@ static void on_signal(int signal)
 	stop = signal;
 }
 
-/* The parent of a process, 0 when it has gone. */
-static pid_t parent_of(pid_t pid)
+/* Of a process: false when it has gone, or is dead and only waits to be reaped, which in a
+ * container may take for ever. */
+static bool is_alive(pid_t pid, pid_t *parent)
 {
 	char path[64], text[512], *end;
+	int threads = 0;
 	FILE *file;
+	char state;
 	size_t n;
-	int parent = 0;
 
 	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
 	file = fopen(path, "re");
 	if (!file)
-		return 0;
+		return false;
 	n = fread(text, 1, sizeof text - 1, file);
 	fclose(file);
 	text[n] = '\0';
 	/* The name before may hold anything but ends with the last parenthesis. */
 	end = strrchr(text, ')');
-	return end && sscanf(end + 1, " %*c %d", &parent) == 1 ? parent : 0;
+	if (!end || sscanf(end + 1,
+			    " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+			    "%*s %*s %d",
+			    &state, parent, &threads) != 3)
+		return false;
+	/* Where main() has ended by itself, threads may go on. */
+	return state != 'Z' || threads > 1;
 }
 
 static bool is_wanted(const struct recorder *r, pid_t pid)
@@ -88,10 +96,10 @@ static bool is_wanted(const struct recorder *r, pid_t pid)
 	for (size_t i = 0; i < r->pid_count; i++)
 		if (strtol(r->pids[i], NULL, 10) == pid)
 			return true;
-	for (; r->child && pid > 1; pid = parent_of(pid))
-		if (pid == r->child)
-			return true;
-	return false;
+	while (r->child && pid > 1 && pid != r->child)
+		if (!is_alive(pid, &pid))
+			return false;
+	return r->child && pid == r->child;
 }
 
 /* Takes up what listens by now. Those that are not wanted are not kept connected. */
@@ -203,11 +211,12 @@ static void wait_until(struct recorder *r, double until)
 static bool goes_on(struct recorder *r, int *code)
 {
 	bool alive = false;
+	pid_t parent;
 	int status;
 
 	if (!r->child) {
 		for (size_t i = 0; i < r->pid_count && !alive; i++)
-			alive = kill((pid_t)strtol(r->pids[i], NULL, 10), 0) == 0;
+			alive = is_alive((pid_t)strtol(r->pids[i], NULL, 10), &parent);
 		return alive && !stop;
 	}
 	if (stop == SIGTERM) { /* ^C has reached it already */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
 
 #include "cli.h"
 #include "config.h"
@@ -75,6 +76,9 @@ static const char *const variables[] = {
 
 enum { VARIABLES = sizeof variables / sizeof *variables, CONTROL = VARIABLES - 1 };
 
+/* Of a socket's address, for its path and NUL. */
+#define PATH_ROOM sizeof(((struct sockaddr_un *)NULL)->sun_path)
+
 struct settings {
 	const char *value[VARIABLES]; /* NULL: not given */
 	char *preload;
@@ -101,6 +105,11 @@ static bool check(int index, const char *value)
 	free(config.rules);
 	if (!*value) {
 		say(USAGE, "--%s wants a value", options[index].name);
+		return false;
+	}
+	if (index == CONTROL && strlen(value) >= PATH_ROOM) {
+		say(USAGE, "--control: the path has %zu bytes and may have %zu",
+			strlen(value), PATH_ROOM - 1);
 		return false;
 	}
 	if (!*complaint)

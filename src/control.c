@@ -7,6 +7,7 @@
 #include "control.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,14 +26,17 @@
 
 enum { CLIENTS_MAX = 64, LET_IN_AT_ONCE = 16 };
 
-/* For so long nobody is let in when there is no descriptor to be had. */
+/* For so long nobody is let in when there is no descriptor to be had, unless somebody has
+ * said nothing for as long. */
 #define FULL_SECONDS 1.0
 
 static pthread_mutex_t descriptors = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool started;
 static struct sockaddr_un address;
 static int listener = -1, wake = -1;
-static struct client clients[CLIENTS_MAX]; /* the first client_count are open */
+static ino_t listener_inode, wake_inode;
+/* The first client_count are open; the last place is for one that others make room for. */
+static struct client clients[CLIENTS_MAX + 1];
 static int client_count;
 static double full_until;
 
@@ -45,17 +49,20 @@ static void close_client(int i)
 	pthread_mutex_unlock(&descriptors);
 }
 
-/* Makes room: operations go on, whoever has sent nothing for longest goes. */
-static void close_idlest(void)
+/* Makes room: operations go on, whoever has sent nothing for longest goes. False when all
+ * have since `before`. */
+static bool close_idlest(double before)
 {
 	int idlest = -1;
 
 	for (int i = 0; i < client_count; i++)
-		if (!clients[i].job &&
-			(idlest < 0 || clients[i].active < clients[idlest].active))
+		if (!clients[i].job && clients[i].active < before) {
 			idlest = i;
+			before = clients[i].active;
+		}
 	if (idlest >= 0)
 		close_client(idlest);
+	return idlest >= 0;
 }
 
 /* False when nobody waits to be let in, or nobody can be. */
@@ -65,17 +72,20 @@ static bool let_in(void)
 	uid_t uid;
 	int fd, err;
 
-	if (client_count == CLIENTS_MAX)
-		close_idlest();
 	pthread_mutex_lock(&descriptors);
 	fd = control_socket_accept(listener, &pid, &uid);
 	err = errno;
 	if (fd >= 0)
 		client_open(&clients[client_count++], fd, pid, uid);
 	pthread_mutex_unlock(&descriptors);
-	if (fd < 0 && err != EAGAIN && err != EINTR && err != ECONNABORTED)
-		full_until = clock_now() + FULL_SECONDS;
-	return fd >= 0;
+	if (client_count > CLIENTS_MAX)
+		close_idlest(INFINITY);
+	if (fd >= 0 || err == EAGAIN || err == EINTR || err == ECONNABORTED)
+		return fd >= 0;
+	if (close_idlest(clock_now() - FULL_SECONDS))
+		return true;
+	full_until = clock_now() + FULL_SECONDS;
+	return false;
 }
 
 static int milliseconds_until(double deadline)
@@ -131,13 +141,23 @@ static void remove_stale(const struct sockaddr_un *stale)
 	pthread_mutex_unlock(&descriptors);
 }
 
-/* Some programs close every descriptor there is. */
+/* Some programs close every descriptor there is, and open their own under the numbers. */
+static bool have_been_closed(void)
+{
+	if (control_socket_inode(listener) != listener_inode ||
+		control_socket_inode(wake) != wake_inode)
+		return true;
+	for (int i = 0; i < client_count; i++)
+		if (control_socket_inode(clients[i].fd) != clients[i].inode)
+			return true;
+	return false;
+}
+
 static void *stop(void)
 {
 	log_line(LOG_WARN,
 		"STAYPUT_CONTROL: somebody has closed the socket; this process cannot be "
 		"controlled from outside any more");
-	/* The numbers may be those of the program's own files by now. */
 	pthread_mutex_lock(&descriptors);
 	while (client_count > 0)
 		client_close(&clients[--client_count]);
@@ -159,9 +179,8 @@ static void *serve(void *unused)
 
 		wait_for_events(fds, more);
 		more = false;
-		for (int i = 0; i < client_count + 2; i++)
-			if (fds[i].revents & POLLNVAL)
-				return stop();
+		if (have_been_closed())
+			return stop();
 		if (fds[0].revents && read(wake, &count, sizeof count) < 0)
 			log_line(LOG_DEBUG, "nothing has woken the server");
 		/* From the last one, since one that is closed gives its place to it. */
@@ -180,6 +199,8 @@ static void open_server(void)
 	if (listener < 0)
 		return;
 	wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	listener_inode = control_socket_inode(listener);
+	wake_inode = control_socket_inode(wake);
 	if (wake >= 0 && thread_start("stayput-control", serve, NULL)) {
 		log_line(LOG_INFO, "listening at %s", address.sun_path);
 		return;
@@ -218,15 +239,19 @@ void control_after_fork(void)
 	pthread_mutex_unlock(&descriptors);
 }
 
+static void close_if_ours(int fd, ino_t inode)
+{
+	if (fd >= 0 && control_socket_inode(fd) == inode)
+		close(fd);
+}
+
 void control_in_child(void)
 {
 	for (int i = 0; i < client_count; i++)
-		close(clients[i].fd);
+		close_if_ours(clients[i].fd, clients[i].inode);
 	client_count = 0;
-	if (listener >= 0)
-		close(listener);
-	if (wake >= 0)
-		close(wake);
+	close_if_ours(listener, listener_inode);
+	close_if_ours(wake, wake_inode);
 	listener = wake = -1;
 	full_until = 0;
 	job_forget_all();

@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "control_job.h"
 #include "control_request.h"
+#include "control_socket.h"
 #include "error.h"
 #include "json.h"
 #include "report.h"
@@ -205,7 +206,10 @@ void client_open(struct client *c, int fd, pid_t pid, uid_t uid)
 {
 	char sentence[128];
 
-	*c = (struct client){.fd = fd, .pid = pid, .active = clock_now()};
+	*c = (struct client){.fd = fd,
+		.inode = control_socket_inode(fd),
+		.pid = pid,
+		.active = clock_now()};
 	if (uid == geteuid() || uid == 0)
 		return;
 	snprintf(sentence, sizeof sentence,

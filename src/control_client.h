@@ -22,7 +22,8 @@ enum { REQUEST_SIZE = 64 << 10 }; /* of a line, with its end */
 #define PROGRESS_SECONDS 0.1
 
 struct client {
-	int fd; /* not open: free */
+	int fd;
+	ino_t inode;
 	pid_t pid;
 	char *in, *out; /* bytes that have come, and the answer; or NULL */
 	size_t in_len, out_len, out_at;

@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "control_request.h"
+#include "control_socket.h"
 #include "error.h"
 #include "lifecycle.h"
 #include "log.h"
@@ -22,6 +23,7 @@ struct job {
 	struct asker asker;
 	double start;
 	int wake;
+	ino_t wake_inode;
 	int err;
 	char sentence[WORK_SENTENCE];
 	struct stayput_report report;
@@ -70,11 +72,12 @@ static void *run(void *argument)
 	static const uint64_t one = 1;
 	struct job *job = argument;
 	int wake = job->wake;
+	ino_t wake_inode = job->wake_inode;
 
 	operate(job);
 	/* From here the server may give it to the next request. */
 	atomic_store_explicit(&job->ended, true, memory_order_release);
-	if (write(wake, &one, sizeof one) < 0)
+	if (control_socket_inode(wake) != wake_inode || write(wake, &one, sizeof one) < 0)
 		log_line(LOG_DEBUG, "the server of STAYPUT_CONTROL cannot be woken");
 	return NULL;
 }
@@ -101,6 +104,7 @@ struct job *job_start(const struct request *request, pid_t by, int wake, int *er
 		.asker.pid = by,
 		.start = clock_now(),
 		.wake = wake,
+		.wake_inode = control_socket_inode(wake),
 		.report.struct_size = sizeof job->report};
 	log_line(LOG_INFO, "process %d asks for a %s", (int)by,
 		request->what == REQUEST_PAUSE ? "pause" : "resume");

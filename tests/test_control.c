@@ -581,6 +581,76 @@ static void a_program_that_closes_every_descriptor_is_left_alone(void)
 	CHECK_EQ(status, 0);
 }
 
+/* From 3 on: two ends of a socket pair in turn, with something to read at both. */
+static void take_numbers(void)
+{
+	int pair[2];
+
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && pair[0] == 3);
+	for (int fd = 5; fd < 64; fd++)
+		CHECK_EQ(dup(pair[fd % 2]), fd);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(write(pair[i], "ours too", 8), 8);
+}
+
+static void check_numbers(void)
+{
+	char text[9] = "";
+
+	for (int fd = 3; fd < 64; fd++)
+		CHECK(fcntl(fd, F_GETFD) == 0);
+	for (int fd = 3; fd < 5; fd++) {
+		CHECK_EQ(recv(fd, text, 8, MSG_PEEK | MSG_DONTWAIT), 8);
+		CHECK(strcmp(text, "ours too") == 0);
+	}
+}
+
+static void close_everything_and_go_on(int ready, int end)
+{
+	int status;
+	pid_t pid;
+
+	region_malloc("kv", STAYPUT_HOST, MIB);
+	CHECK(dup2(ready, 1) == 1 && dup2(end, 0) == 0);
+	for (int fd = 3; fd < 1024; fd++)
+		close(fd);
+	take_numbers();
+	pid = fork_child();
+	if (pid == 0) {
+		check_numbers();
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(write(1, "", 1), 1);
+	wait_for_byte(0);
+	while (server_runs())
+		sched_yield();
+	check_numbers();
+	_exit(0);
+}
+
+static void what_is_opened_under_old_numbers_is_the_programs(void)
+{
+	int ready[2], end[2], status;
+	pid_t pid;
+
+#ifdef __SANITIZE_THREAD__
+	SKIP("the program and the server race for the numbers, which is what it is "
+	     "about");
+#endif
+	want_server();
+	CHECK(pipe(ready) == 0 && pipe(end) == 0);
+	pid = fork_child();
+	if (pid == 0)
+		close_everything_and_go_on(ready[1], end[0]);
+	wait_for_byte(ready[0]);
+	try_connect(socket_path(pid));
+	CHECK_EQ(write(end[1], "", 1), 1);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+}
+
 static void exit_during_pause(int ready, int may_exit)
 {
 	char *p = region_malloc("kv", STAYPUT_DISCARD, 3 * MIB);
@@ -635,6 +705,7 @@ int main(int argc, char **argv)
 		TEST(a_child_from_before_the_first_allocation_has_its_own_server),
 		TEST(a_child_keeps_nothing_of_its_parents_server),
 		TEST(a_program_that_closes_every_descriptor_is_left_alone),
+		TEST(what_is_opened_under_old_numbers_is_the_programs),
 		TEST(the_program_exits_whatever_clients_and_operations_there_are),
 	};
 

@@ -2,6 +2,8 @@
 /* Whom and what the server of STAYPUT_CONTROL keeps out, and where it listens. */
 #include "control.h"
 
+#include <sys/resource.h>
+
 enum { NOBODY = 65534, GARBAGE = 1000, LINE = 10 << 20, IDLE = 200 };
 
 static void in_child(void (*run)(const void *), const void *about)
@@ -164,6 +166,59 @@ static void send_without_reading(int fd)
 		if (send(fd, SHOW "\n", sizeof SHOW, MSG_NOSIGNAL | MSG_DONTWAIT) !=
 			sizeof SHOW)
 			return;
+}
+
+/* No more go than have to. */
+static void sixty_four_have_room_and_one_more_takes_one_place(void)
+{
+	int fds[65];
+
+	want_server();
+	region_malloc("kv", STAYPUT_HOST, MIB);
+	for (int i = 0; i < 64; i++)
+		CHECK_HAS(request(fds[i] = connect_to(getpid()), SHOW), "\"result\"");
+	for (int i = 0; i < 64; i++)
+		CHECK_HAS(request(fds[i], SHOW), "\"result\"");
+	CHECK_HAS(request(fds[64] = connect_to(getpid()), SHOW), "\"result\"");
+	CHECK(!next_line(fds[0]));
+	for (int i = 1; i < 65; i++)
+		CHECK_HAS(request(fds[i], SHOW), "\"result\"");
+}
+
+static void serve_with_few_descriptors(int ready)
+{
+	struct rlimit limit;
+	int next;
+
+	region_malloc("kv", STAYPUT_DISCARD, MIB);
+	next = dup(ready);
+	CHECK(next >= 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = next + 3;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	CHECK_EQ(write(ready, "", 1), 1);
+	while (region_info("kv").count_paused == 0)
+		sched_yield();
+	exit(0);
+}
+
+/* Those that hold the last descriptors and say nothing are in the way of one that does. */
+static void idle_clients_make_room_where_descriptors_are_few(void)
+{
+	int ready[2], fds[10], status;
+	pid_t pid;
+	char c;
+
+	want_server();
+	CHECK(pipe(ready) == 0);
+	pid = fork_child();
+	if (pid == 0)
+		serve_with_few_descriptors(ready[1]);
+	CHECK_EQ(read(ready[0], &c, 1), 1);
+	for (int i = 0; i < 10; i++)
+		fds[i] = connect_to(pid);
+	ask(fds[9], PAUSE);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
 }
 
 static void who_takes_too_long_is_closed(void)
@@ -447,6 +502,8 @@ int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
 		TEST(garbage_harms_nothing),
+		TEST(sixty_four_have_room_and_one_more_takes_one_place),
+		TEST(idle_clients_make_room_where_descriptors_are_few),
 		TEST(who_takes_too_long_is_closed),
 		TEST(another_user_is_refused),
 		TEST(root_may_steer_anybody),

@@ -108,12 +108,45 @@ show_tells_regions_and_the_last_operation() {
 a_command_line_cannot_steer_the_terminal() {
 	echo "{\"show\":[$snapshot]}" >a.json
 	start a python3 "$root/tests/cli/standin.py" "$STAYPUT_SOCKETS" a.json a.log \
-		$'evil\e[2J\nname'
+		$'evil\e[2J\nname\xc2\x9b2J'
 	expect a ready
 	for command in ps "show $a_pid" "top --count 1"; do
 		# shellcheck disable=SC2086 # words
 		exits 0 "$stayput" $command
-		has "$output" 'evil?[2J?name'
+		has "$output" 'evil?[2J?name??2J'
+	done
+}
+
+# Root asks processes of everybody, and what listens need not be the library.
+an_answer_cannot_steer_the_terminal() {
+	local region='{"tag":"k\u001b[2J","state":"act\nive","bytes_active":1}'
+	local last='{"do":"pause","code":-1,"name":"\u009b2J","message":"\u007f"}'
+	local command
+	start_standin a "{\"show\":[{\"result\":{\"regions\":[$region],\"last\":$last,
+		\"devices\":[{\"bytes_\u001b[2J\":1}]}}],
+		\"pause\":[{\"error\":{\"code\":-6,\"message\":\"no\u001b[2J\"}}]}"
+	for command in "show $a_pid" "top --count 1" "metrics $a_pid"; do
+		# shellcheck disable=SC2086 # words
+		exits 0 "$stayput" $command
+		has "$output" 'k?[2J'
+		[[ $output != *[$'\e\x7f']* ]] || fail "$command"
+	done
+	exits 0 "$stayput" show "$a_pid"
+	has "$output" "act?ive"
+	has "$output" "failed (??2J): ?"
+	exits 1 "$stayput" pause "$a_pid"
+	has "$errors" "failed: no?[2J"
+}
+
+long_times_have_minutes_and_hours() {
+	local pair
+	for pair in "99.4 99 s" "119.7 2 min 0 s" "5999.4 99 min 59 s" \
+		"183999.9 51 h 6 min"; do
+		start_standin "t${pair%%.*}" \
+			"{\"show\":[{\"result\":{\"uptime_seconds\":${pair%% *}}}]}"
+		local pid=t${pair%%.*}_pid
+		exits 0 "$stayput" show "${!pid}"
+		has "$output" "up ${pair#* }, "
 	done
 }
 
@@ -217,6 +250,18 @@ all_asks_everybody_for_the_tags_that_they_have() {
 	lacks "$(cat b.log)" pause
 	exits 8 "$stayput" pause --all other
 	has "$errors" "none of 2 processes has a region of that tag"
+}
+
+# Whether those that are silent have the tag nobody knows: it is not done.
+all_says_who_is_silent() {
+	start_standin a "$good"
+	for name in b c d e f g h i; do
+		start_standin "$name" '{"show":["hang"]}'
+	done
+	exits 7 timeout 10 "$stayput" pause --all kv_cache
+	has "$errors" "pause of $b_pid failed: it has not told its tags within two seconds"
+	equal "$(wc -l <stderr.txt)" 8
+	has "$output" "$a_pid paused"
 }
 
 all_without_processes_finds_none() {
@@ -345,6 +390,8 @@ tests=(
 	a_link_in_place_of_the_folder_is_passed_over
 	show_tells_regions_and_the_last_operation
 	a_command_line_cannot_steer_the_terminal
+	an_answer_cannot_steer_the_terminal
+	long_times_have_minutes_and_hours
 	a_pid_that_is_not_there_is_told_apart
 	another_user_s_process_is_told
 	pause_and_resume_say_how_it_went
@@ -353,6 +400,7 @@ tests=(
 	options_go_into_the_request
 	misuse_is_told_before_anything_is_asked
 	all_asks_everybody_for_the_tags_that_they_have
+	all_says_who_is_silent
 	all_without_processes_finds_none
 	each_error_has_its_exit_code
 	of_several_some_is_partly_and_equal_errors_are_one

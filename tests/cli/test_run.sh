@@ -110,6 +110,8 @@ values_that_cannot_be_read_are_refused_in_the_library_s_words() {
 	refused --log loud '--log: "loud" is not error, warn, info or debug'
 	refused --rules kv:foo=3 '--rules: "kv:foo=3" cannot be read'
 	refused --control here '--control: "here" is not 0, 1 or the absolute path'
+	refused --control "/$(printf 'x%.0s' {1..107})" \
+		'--control: the path has 108 bytes and may have 107'
 	refused --regions '' '--regions wants a value'
 }
 

@@ -145,6 +145,13 @@ a_socket_in_another_temp_folder_is_found_by_pid() {
 	STAYPUT_SOCKETS='' exits 0 "$stayput" show "$a_pid"
 }
 
+# Its environment leads to the same file by another path.
+a_socket_with_two_paths_is_one_process() {
+	start_steady a shared --default engine
+	STAYPUT_SOCKETS='' XDG_RUNTIME_DIR=$PWD/ exits 0 "$stayput" show --json "$a_pid"
+	equal "$(json 'len(data)')" 1
+}
+
 nvml_tells_what_is_native() {
 	export FAKECUDA_SHARE=$PWD/share
 	start_steady a shared --regions 'none' --default engine
@@ -180,6 +187,7 @@ tests=(
 	a_static_runtime_that_goes_past_the_library_is_told_of_deep
 	a_socket_of_its_own_place_is_found_by_pid
 	a_socket_in_another_temp_folder_is_found_by_pid
+	a_socket_with_two_paths_is_one_process
 	nvml_tells_what_is_native
 	metrics_of_a_program_are_prometheus_text
 )

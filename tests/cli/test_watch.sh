@@ -105,6 +105,27 @@ record_follows_a_process_to_its_end() {
 	equal "$(csv rows.csv 'any(r["source"] == "gpu" for r in rows)')" True
 }
 
+# Its parent never asks how it ended.
+record_ends_with_a_process_that_is_not_reaped() {
+	mkfifo to
+	LD_PRELOAD='' python3 -c 'import subprocess, sys
+child = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+open("to").read()
+child.kill()
+open("to").read()' env LD_PRELOAD="$sanitizer" "$stayput" run --default engine -- \
+		"$programs/steady_shared" >pid.txt &
+	started+=($!)
+	until [ -s pid.txt ]; do :; done
+	timeout 50 "$stayput" record --out rows.csv --interval-ms 10 "$(<pid.txt)" &
+	local recorder=$!
+	started+=("$recorder")
+	wait_for_row rows.csv region,engine,active ,
+	: >to
+	wait "$recorder"
+}
+
 record_takes_up_what_a_command_starts() {
 	exits 3 "$stayput" record --out rows.csv -- sh -c "
 		mkfifo to from
@@ -238,6 +259,7 @@ tests=(
 	top_follows_the_window
 	top_counts_frames_and_is_plain_without_a_terminal
 	record_follows_a_process_to_its_end
+	record_ends_with_a_process_that_is_not_reaped
 	record_takes_up_what_a_command_starts
 	record_ends_with_its_signals
 	record_is_not_held_up_by_silence
