@@ -83,6 +83,8 @@ struct wish {
 };
 
 /* One process's part. `process` moves no more once it is set. */
+enum { SILENT_MS = 10000 };
+
 struct job {
 	struct process *process;
 	cJSON *outcome; /* {"pid":..,"result"|"error":..}; NULL while it runs */
@@ -301,10 +303,24 @@ static void take_in(const struct wish *wish, struct job *job, struct progress *p
 		finish_unanswered(job);
 }
 
+/* A server speaks ten times a second while it works. What a stopped process has been asked
+ * is done when it goes on, so that is said, and not given up. */
+static void tell_silent(const struct job *jobs, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (!jobs[i].outcome)
+			say(DONE,
+				"process %d has said nothing for %d s; if it is stopped, "
+				"it "
+				"does what it was asked when it goes on",
+				(int)jobs[i].process->pid, SILENT_MS / 1000);
+}
+
 static void wait_for_all(const struct wish *wish, struct job *jobs,
 	struct progress *progress, struct pollfd *polls, size_t count)
 {
-	bool drawn = false;
+	bool drawn = false, told = false;
+	int spoken;
 
 	for (;;) {
 		nfds_t running = 0;
@@ -316,8 +332,12 @@ static void wait_for_all(const struct wish *wish, struct job *jobs,
 		}
 		if (!running)
 			break;
-		if (poll(polls, count, -1) < 0 && errno != EINTR)
+		spoken = poll(polls, count, told ? -1 : SILENT_MS);
+		if (spoken < 0 && errno != EINTR)
 			break;
+		if (spoken == 0)
+			tell_silent(jobs, count);
+		told |= spoken == 0;
 		for (size_t i = 0; i < count; i++)
 			if (!jobs[i].outcome && polls[i].revents)
 				take_in(wish, &jobs[i], &progress[i]);

@@ -10,14 +10,14 @@
 
 #include "stayput.h"
 
-#define CHECK(cond)                                                                      \
-	do {                                                                             \
-		if (!(cond)) {                                                           \
-			printf("%s:%d: %s is false (%s)\n", __FILE__, __LINE__, #cond,   \
-				stayput_last_error());                                   \
-			fflush(stdout);                                                  \
-			_exit(1);                                                        \
-		}                                                                        \
+#define CHECK(cond)                                                                    \
+	do {                                                                           \
+		if (!(cond)) {                                                         \
+			printf("%s:%d: %s is false (%s)\n", __FILE__, __LINE__, #cond, \
+				stayput_last_error());                                 \
+			fflush(stdout);                                                \
+			_exit(1);                                                      \
+		}                                                                      \
 	} while (0)
 #define CUDA(call) CHECK((call) == cudaSuccess)
 #define OK(call) CHECK((call) == STAYPUT_OK)
