@@ -136,7 +136,8 @@ STAYPUT_API int stayput_region_pop(void);
  *                                    under way, opening waits, for 30 seconds at most
  *   cudaErrorNotPermitted            the exporter is another user's
  *   cudaErrorNotSupported            the exporter has another version of this library
- *   cudaErrorOperatingSystem         the exporter does not answer, for 10 seconds
+ *   cudaErrorOperatingSystem         the exporter does not answer, for 10 seconds, or no
+ *                                    file descriptor is free here
  *
  * A process without this library gets what CUDA says of a handle that it does not know.
  * cudaIpcGetMemHandle() answers cudaErrorNotSupported on a device

@@ -175,6 +175,15 @@ static CUresult give_up(
 		handle->pid, strerror(os_error));
 }
 
+/* The system drops a descriptor that there is no room for. */
+static CUresult refuse_lost(struct ipc_link *link, const struct ipc_handle *handle)
+{
+	ipc_link_close(link, handle);
+	return ipc_link_fail(CUDA_ERROR_OPERATING_SYSTEM,
+		"no file descriptor is free here for the memory of process %d",
+		handle->pid);
+}
+
 CUresult ipc_link_fetch(struct ipc_link *link, const struct ipc_handle *handle,
 	struct ipc_reply *reply, int *fd)
 {
@@ -184,8 +193,8 @@ CUresult ipc_link_fetch(struct ipc_link *link, const struct ipc_handle *handle,
 		return err;
 	if (!ask(link, IPC_OPEN, handle, reply, fd))
 		return give_up(link, handle, errno);
-	if (reply->answer == IPC_GRANTED && *fd >= 0)
-		return CUDA_SUCCESS;
+	if (reply->answer == IPC_GRANTED)
+		return *fd >= 0 ? CUDA_SUCCESS : refuse_lost(link, handle);
 	if (*fd >= 0)
 		close(*fd);
 	return reply->answer == IPC_PASSING ? CUDA_ERROR_NOT_READY

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -900,6 +901,39 @@ static void an_export_that_fails_is_said_so(void)
 	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
 }
 
+/* From here no descriptor can be opened; what is put back ends that. */
+static struct rlimit use_up_descriptors(void)
+{
+	struct rlimit before, used_up;
+	int lowest = dup(STDERR_FILENO);
+
+	CHECK(lowest >= 0);
+	close(lowest);
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+	used_up = (struct rlimit){.rlim_cur = lowest, .rlim_max = before.rlim_max};
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &used_up), 0);
+	return before;
+}
+
+static void what_cannot_be_received_is_not_held(void)
+{
+	struct other other = start_other();
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	struct rlimit before;
+	void *ptr;
+
+	catch_stderr();
+	open_another(&other);
+	before = use_up_descriptors();
+	CHECK_EQ(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess),
+		cudaErrorOperatingSystem);
+	CHECK_HAS(stayput_last_error(), "no file descriptor is free");
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+}
+
 /* Access for peers. */
 
 static void where_it_was_opened_it_stays_usable(void)
@@ -1338,6 +1372,7 @@ int main(int argc, char **argv)
 		TEST(opening_fails_clean_at_every_call),
 		TEST(closing_fails_clean_at_every_call),
 		TEST(an_export_that_fails_is_said_so),
+		TEST(what_cannot_be_received_is_not_held),
 		TEST(where_it_was_opened_it_stays_usable),
 		TEST(peers_may_use_what_was_opened),
 		TEST(garbage_is_hung_up_on),
