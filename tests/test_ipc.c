@@ -3,6 +3,7 @@
  * Region memory in two processes. A test is the first; the other is forked before either
  * uses CUDA, and does there what it is told: a function of this program with its arguments.
  */
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -934,6 +935,38 @@ static void what_cannot_be_received_is_not_held(void)
 	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
 }
 
+static _Atomic bool has_given_up;
+
+static void *interrupt(void *thread)
+{
+	while (!has_given_up)
+		pthread_kill(*(pthread_t *)thread, SIGUSR1);
+	return NULL;
+}
+
+static void ignore(int signal)
+{
+	(void)signal;
+}
+
+static void signals_do_not_make_it_wait_longer(void)
+{
+	const struct sigaction action = {.sa_handler = ignore};
+	const struct timeval limit = {.tv_usec = 200000};
+	pthread_t self = pthread_self(), thread;
+	struct ipc_reply reply;
+	int ends[2], fd;
+
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+	CHECK_EQ(setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+	CHECK_EQ(sigaction(SIGUSR1, &action, NULL), 0);
+	CHECK_EQ(pthread_create(&thread, NULL, interrupt, &self), 0);
+	CHECK(!ipc_receive_reply(ends[0], &reply, &fd));
+	CHECK_EQ(errno, EAGAIN);
+	has_given_up = true;
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
 /* Access for peers. */
 
 static void where_it_was_opened_it_stays_usable(void)
@@ -1373,6 +1406,7 @@ int main(int argc, char **argv)
 		TEST(closing_fails_clean_at_every_call),
 		TEST(an_export_that_fails_is_said_so),
 		TEST(what_cannot_be_received_is_not_held),
+		TEST(signals_do_not_make_it_wait_longer),
 		TEST(where_it_was_opened_it_stays_usable),
 		TEST(peers_may_use_what_was_opened),
 		TEST(garbage_is_hung_up_on),
