@@ -173,6 +173,7 @@ static void do_pause(struct call *c)
 {
 	c->report.struct_size = sizeof c->report;
 	c->code = stayput_pause_ex(NULL, 0, NULL, &c->report);
+	snprintf(c->text, sizeof c->text, "%s", stayput_last_error());
 }
 
 /* Bytes that others hold, found out by a pause that does nothing then. */
@@ -464,6 +465,24 @@ static void a_pause_leaves_active_what_is_held(void)
 	CHECK_EQ(wrong_bytes(idle, 6 * MIB, 2), 0);
 	theirs = opened_in(&other, handle_of(held));
 	CHECK_EQ(wrong_in(&other, theirs, 3 * MIB, 1), 0);
+}
+
+/* An exporter in a container does not see processes outside of it. */
+static void a_holder_that_cannot_be_seen_is_not_given_a_number(void)
+{
+	struct other other;
+	struct call c;
+	void *ptr;
+
+	if (unshare(CLONE_NEWPID) != 0)
+		SKIP("no process namespace of its own");
+	setenv("STAYPUT_LOG", "error", 1);
+	other = start_other();
+	c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	c = in_other(&other, (struct call){.run = do_pause});
+	CHECK_EQ(c.report.total.bytes_held, 4 * MIB);
+	CHECK_HAS(c.text, "one of them in another process namespace; they stay");
 }
 
 static void a_pause_may_refuse_when_something_is_held(void)
@@ -1388,6 +1407,7 @@ int main(int argc, char **argv)
 		TEST(threads_may_open_at_once),
 		TEST(closing_waits_for_the_work),
 		TEST(a_pause_leaves_active_what_is_held),
+		TEST(a_holder_that_cannot_be_seen_is_not_given_a_number),
 		TEST(a_pause_may_refuse_when_something_is_held),
 		TEST(a_dead_importer_holds_nothing),
 		TEST(what_is_paused_cannot_be_opened),
