@@ -986,6 +986,24 @@ static void signals_do_not_make_it_wait_longer(void)
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 }
 
+enum { CLOSINGS = 8 }; /* of which each would wait for ten seconds */
+
+static void an_exporter_that_is_stopped_is_waited_for_once(void)
+{
+	struct other other = start_other();
+	void *ptr[CLOSINGS];
+
+	for (int i = 0; i < CLOSINGS; i++)
+		ptr[i] = open_another(&other);
+	CHECK_EQ(kill(other.pid, SIGSTOP), 0);
+	for (int i = 0; i < CLOSINGS - 1; i++)
+		CUDA(cudaIpcCloseMemHandle(ptr[i]));
+	CHECK_EQ(kill(other.pid, SIGCONT), 0);
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	CUDA(cudaIpcCloseMemHandle(ptr[CLOSINGS - 1]));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+}
+
 /* Access for peers. */
 
 static void where_it_was_opened_it_stays_usable(void)
@@ -1427,6 +1445,7 @@ int main(int argc, char **argv)
 		TEST(an_export_that_fails_is_said_so),
 		TEST(what_cannot_be_received_is_not_held),
 		TEST(signals_do_not_make_it_wait_longer),
+		TEST(an_exporter_that_is_stopped_is_waited_for_once),
 		TEST(where_it_was_opened_it_stays_usable),
 		TEST(peers_may_use_what_was_opened),
 		TEST(garbage_is_hung_up_on),
