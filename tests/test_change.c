@@ -178,6 +178,38 @@ static void callbacks_may_do_all_but_wait_for_the_operation(void)
 	CHECK_EQ(device_used(0), 0);
 }
 
+static void reset(int change, const char *tag, const struct stayput_range *ranges,
+	size_t count, void *user)
+{
+	(void)tag;
+	(void)ranges;
+	(void)count;
+	(void)user;
+	if (change == STAYPUT_RELEASING)
+		CUDA(cudaDeviceReset());
+}
+
+/* What the operation has is not freed under it. */
+static void a_reset_in_a_callback_fails_the_pause(void)
+{
+	char *large = region_malloc("kv", STAYPUT_HOST, 4 * MIB);
+	char *small = region_malloc("kv", STAYPUT_HOST, 1000);
+	char *fresh;
+
+	OK(stayput_on_change(reset, NULL));
+	CHECK_EQ(stayput_pause("kv"), STAYPUT_ERR_DRIVER);
+	CHECK_EQ(query(large).state, STAYPUT_ACTIVE);
+	CHECK_EQ(query(small).state, STAYPUT_ACTIVE);
+	OK(stayput_on_change_remove(reset, NULL));
+	CUDA(cudaFree(large));
+	CUDA(cudaFree(small));
+	fresh = region_malloc("kv", STAYPUT_HOST, 4 * MIB);
+	write_pattern(fresh, 4 * MIB, 1);
+	OK(stayput_pause("kv"));
+	OK(stayput_resume("kv"));
+	CHECK_EQ(wrong_bytes(fresh, 4 * MIB, 1), 0);
+}
+
 static void callbacks_come_and_go(void)
 {
 	struct calls calls[17] = {0};
@@ -249,6 +281,7 @@ int main(int argc, char **argv)
 		TEST(pause_that_fails_takes_its_word_back),
 		TEST(resume_that_fails_tells_nothing),
 		TEST(callbacks_may_do_all_but_wait_for_the_operation),
+		TEST(a_reset_in_a_callback_fails_the_pause),
 		TEST(callbacks_come_and_go),
 		TEST(pause_beside_nccl_warns_once_of_its_registrations),
 		TEST(nccl_without_graph_registration_is_no_news),
