@@ -1004,6 +1004,22 @@ static void an_exporter_that_is_stopped_is_waited_for_once(void)
 	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
 }
 
+static void without_a_socket_there_is_no_handle(void)
+{
+	struct other other = start_other();
+	char *mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
+	struct rlimit before;
+	cudaIpcMemHandle_t handle;
+
+	catch_stderr();
+	before = use_up_descriptors();
+	CHECK_EQ(cudaIpcGetMemHandle(&handle, mine), cudaErrorOperatingSystem);
+	CHECK_HAS(stayput_last_error(), "no socket or thread");
+	CHECK_HAS(stderr_text(), "Too many open files");
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+	opened_in(&other, handle_of(mine));
+}
+
 /* Access for peers. */
 
 static void where_it_was_opened_it_stays_usable(void)
@@ -1444,6 +1460,7 @@ int main(int argc, char **argv)
 		TEST(closing_fails_clean_at_every_call),
 		TEST(an_export_that_fails_is_said_so),
 		TEST(what_cannot_be_received_is_not_held),
+		TEST(without_a_socket_there_is_no_handle),
 		TEST(signals_do_not_make_it_wait_longer),
 		TEST(an_exporter_that_is_stopped_is_waited_for_once),
 		TEST(where_it_was_opened_it_stays_usable),
