@@ -1062,6 +1062,55 @@ static void peers_may_use_what_was_opened(void)
 	CHECK_EQ(cudaMemset(ptr, 3, 3 * MIB), cudaErrorInvalidValue);
 }
 
+enum { OPENED = 8, CHANGES = 300 };
+
+static void *many_open[OPENED];
+static _Atomic bool closing;
+
+/* The newer half, newest first. */
+static void *close_half(void *unused)
+{
+	(void)unused;
+	CUDA(cudaSetDevice(0));
+	closing = true;
+	for (int i = OPENED - 1; i >= OPENED / 2; i--)
+		CUDA(cudaIpcCloseMemHandle(many_open[i]));
+	return NULL;
+}
+
+/* What is closed meanwhile must not hide what stays open. */
+static void peers_may_use_what_stays_open(void)
+{
+	struct other other;
+	struct call c[OPENED];
+	pthread_t thread;
+
+	setenv("FAKECUDA_DEVICES", "2", 1);
+	other = start_other();
+	for (int i = 0; i < OPENED; i++)
+		c[i] = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	for (int n = 0; n < CHANGES; n++) {
+		CUDA(cudaSetDevice(0));
+		for (int i = 0; i < OPENED; i++)
+			CUDA(cudaIpcOpenMemHandle(&many_open[i], c[i].handle,
+				cudaIpcMemLazyEnablePeerAccess));
+		CUDA(cudaSetDevice(1));
+		closing = false;
+		CHECK_EQ(pthread_create(&thread, NULL, close_half, NULL), 0);
+		while (!closing)
+			sched_yield();
+		for (int late = 0; late < n % 50; late++)
+			sched_yield();
+		CUDA(cudaDeviceEnablePeerAccess(0, 0));
+		CHECK_EQ(pthread_join(thread, NULL), 0);
+		for (int i = 0; i < OPENED / 2; i++) {
+			CUDA(cudaMemset(many_open[i], 1, 3 * MIB));
+			CUDA(cudaIpcCloseMemHandle(many_open[i]));
+		}
+		CUDA(cudaDeviceDisablePeerAccess(0));
+	}
+}
+
 /* Who asks. */
 
 static int connect_to(cudaIpcMemHandle_t handle)
@@ -1465,6 +1514,7 @@ int main(int argc, char **argv)
 		TEST(an_exporter_that_is_stopped_is_waited_for_once),
 		TEST(where_it_was_opened_it_stays_usable),
 		TEST(peers_may_use_what_was_opened),
+		TEST(peers_may_use_what_stays_open),
 		TEST(garbage_is_hung_up_on),
 		TEST(an_importer_that_does_not_listen_is_hung_up_on),
 		TEST(another_user_is_refused),
