@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Callbacks about memory that goes and comes, and the warning about NCCL. */
 #include <dlfcn.h>
+#include <signal.h>
 
 #include "support.h"
 
@@ -271,6 +272,23 @@ static void nccl_without_graph_registration_is_no_news(void)
 	CHECK_EQ(strlen(stderr_text()), 0);
 }
 
+/* As when the reader of a pipe that a program logs to has ended. */
+static void a_warning_that_nobody_reads_does_no_harm(void)
+{
+	sigset_t left;
+	int ends[2];
+
+	region_malloc("kv", STAYPUT_DISCARD, 4 * MIB);
+	load_nccl();
+	catch_stderr();
+	CHECK_EQ(pipe(ends), 0);
+	close(ends[0]);
+	CHECK(dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
+	OK(stayput_pause("kv"));
+	CHECK_EQ(sigpending(&left), 0);
+	CHECK(!sigismember(&left, SIGPIPE));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
@@ -285,6 +303,7 @@ int main(int argc, char **argv)
 		TEST(callbacks_come_and_go),
 		TEST(pause_beside_nccl_warns_once_of_its_registrations),
 		TEST(nccl_without_graph_registration_is_no_news),
+		TEST(a_warning_that_nobody_reads_does_no_harm),
 	};
 
 	return test_main(tests, sizeof tests / sizeof tests[0], argc, argv);
