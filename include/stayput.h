@@ -136,7 +136,8 @@ STAYPUT_API int stayput_region_pop(void);
  *                                    under way, opening waits, for 30 seconds at most
  *   cudaErrorNotPermitted            the exporter is another user's
  *   cudaErrorNotSupported            the exporter has another version of this library
- *   cudaErrorOperatingSystem         the exporter does not answer, for 10 seconds
+ *   cudaErrorOperatingSystem         the exporter does not answer, for 10 seconds, or no
+ *                                    file descriptor is free here
  *
  * A process without this library gets what CUDA says of a handle that it does not know.
  * cudaIpcGetMemHandle() answers cudaErrorNotSupported on a device
@@ -356,7 +357,8 @@ typedef void stayput_change_fn(int change, const char *tag,
  * its memory then. Memory that is freed while paused is not heard of again.
  *
  * Callbacks run in the thread that pauses or resumes, one after another in the order in
- * which they came; the operation waits for them. That thread is one of the library's own,
+ * which they came; the operation waits for them, and with it every thread that frees its
+ * memory meanwhile: hold no lock that a callback takes. The thread is one of the library's own,
  * with all signals blocked, when another process has asked (STAYPUT_CONTROL). They may call
  * CUDA, allocate, and use what only asks here; pausing and resuming answer STAYPUT_ERR_BUSY, and a free of memory
  * that is about to be released cudaErrorNotPermitted. The same pair counts once.

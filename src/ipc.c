@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "clock.h"
 
 enum { BACKLOG = 64, ANSWER_SECONDS = 10 };
 
@@ -133,6 +136,31 @@ static int passed_descriptor(struct msghdr *message)
 	return fd;
 }
 
+static double limit_of(int socket)
+{
+	struct timeval limit = {0};
+	socklen_t len = sizeof limit;
+
+	getsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, &len);
+	return limit.tv_sec + limit.tv_usec * 1e-6;
+}
+
+/* The socket's own limit begins anew after each signal. */
+static bool await_packet(int socket)
+{
+	struct pollfd packet = {.fd = socket, .events = POLLIN};
+	double deadline = clock_now() + limit_of(socket), left;
+	int ready;
+
+	do {
+		left = deadline - clock_now();
+		ready = poll(&packet, 1, left > 0 ? (int)(left * 1e3) + 1 : 0);
+	} while (ready < 0 && errno == EINTR && left > 0);
+	if (ready == 0 || (ready < 0 && errno == EINTR))
+		errno = EAGAIN;
+	return ready > 0;
+}
+
 bool ipc_receive_reply(int socket, struct ipc_reply *reply, int *fd)
 {
 	struct iovec part = {reply, sizeof *reply};
@@ -141,11 +169,10 @@ bool ipc_receive_reply(int socket, struct ipc_reply *reply, int *fd)
 		.msg_iovlen = 1,
 		.msg_control = &control,
 		.msg_controllen = sizeof control};
-	ssize_t n;
+	ssize_t n = -1;
 
-	do
+	if (await_packet(socket))
 		n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
 	*fd = n > 0 ? passed_descriptor(&message) : -1;
 	if (n == sizeof *reply && !(message.msg_flags & MSG_TRUNC) &&
 		reply->version == IPC_VERSION)

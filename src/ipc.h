@@ -86,7 +86,7 @@ bool ipc_connect(int socket, const unsigned char token[IPC_TOKEN]);
 bool ipc_peer(int socket, pid_t *pid, uid_t *uid);
 
 /* One reply, with the descriptor unless that is -1; and its arrival, where *fd is then -1 or
- * the caller's to close. False with errno. */
+ * the caller's to close, within the socket's time limit. False with errno. */
 bool ipc_send_reply(int socket, const struct ipc_reply *reply, int fd);
 bool ipc_receive_reply(int socket, struct ipc_reply *reply, int *fd);
 

@@ -203,7 +203,8 @@ static void end_lease(struct client *c, const struct ipc_request *q, struct answ
 	a->reply.answer = IPC_CLOSED;
 }
 
-/* False: the client is not to be talked to any more. */
+/* False: the client is not to be talked to any more. One that has closed may not listen: it
+ * was kept waiting too long, and what else it has open stays leased. */
 static bool answer(struct client *c, const struct ipc_request *q)
 {
 	struct answer a = {
@@ -223,7 +224,7 @@ static bool answer(struct client *c, const struct ipc_request *q)
 	sent = ipc_send_reply(c->fd, &a.reply, a.fd);
 	if (a.fd >= 0)
 		close(a.fd);
-	return sent && !c->stranger;
+	return (sent || q->verb == IPC_CLOSE) && !c->stranger;
 }
 
 /* Requests are of one length: anything else is somebody else's protocol. */

@@ -35,7 +35,7 @@ struct import {
 	CUdeviceptr base;
 	size_t size;
 	struct device *owner; /* that the memory is on; NULL: not visible here */
-	uint64_t allowed;     /* owner->peers when access was set */
+	uint64_t allowed;     /* those of owner->peers that have access */
 	unsigned opens;
 	struct import *next;
 };
@@ -178,11 +178,15 @@ static void list_locked(struct import *i)
 	atomic_fetch_add(&import_count, 1);
 }
 
-static void publish_locked(struct import *i)
+/* *before is what it was set up as: peers may have changed since. */
+static void publish_locked(struct import *i, struct import *before)
 {
 	/* So that its destruction is heard of. */
 	device_note_context_locked(i->device, i->context);
 	i->link->imports++;
+	*before = *i;
+	if (i->owner)
+		i->allowed = i->owner->peers;
 	list_locked(i);
 }
 
@@ -209,8 +213,7 @@ static CUresult open_new(CUdeviceptr *ptr, const struct ipc_handle *handle,
 	}
 	lock_take();
 	if (err == CUDA_SUCCESS) {
-		publish_locked(i);
-		copy = *i;
+		publish_locked(i, &copy);
 	}
 	ipc_link_leave_locked(link);
 	lock_drop();
@@ -398,19 +401,23 @@ bool ipc_import_range(CUdeviceptr ptr, CUdeviceptr *base, size_t *size)
 	return i != NULL;
 }
 
-/* The mapping of the n-th import that is on `owner` and was not opened on `accessor`, which
- * has access by that. */
-static bool nth_on(
-	CUdevice owner, CUdevice accessor, size_t n, CUdeviceptr *at, size_t *size)
+/* The mapping of an import that is on `owner` and has not followed yet; it is as good as done.
+ * One that was opened on `accessor` has access by that. None when the opposite is wanted by
+ * now. */
+static bool next_to_change(
+	CUdevice owner, CUdevice accessor, bool allowed, CUdeviceptr *at, size_t *size)
 {
-	const struct import *i;
+	struct import *i;
 
 	lock_take();
 	for (i = imports; i; i = i->next)
 		if (i->owner && i->owner->ordinal == owner &&
-			i->device->ordinal != accessor && n-- == 0)
+			i->device->ordinal != accessor &&
+			(i->owner->peers >> accessor & 1) == allowed &&
+			(i->allowed >> accessor & 1) != allowed)
 			break;
 	if (i) {
+		i->allowed ^= UINT64_C(1) << accessor;
 		*at = i->at;
 		*size = i->block_size;
 	}
@@ -421,12 +428,12 @@ static bool nth_on(
 void ipc_import_change_peer(CUdevice owner, const CUmemAccessDesc *access)
 {
 	CUdevice accessor = access->location.id;
+	bool allowed = access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
 	CUdeviceptr at;
 	size_t size;
 
 	/* If one goes meanwhile, the driver refuses. */
-	for (size_t n = 0; import_count > 0 && nth_on(owner, accessor, n, &at, &size);
-		n++)
+	while (import_count > 0 && next_to_change(owner, accessor, allowed, &at, &size))
 		driver()->cuMemSetAccess(at, size, access, 1);
 }
 

@@ -30,7 +30,7 @@ struct place;
  *   CUDA_ERROR_ILLEGAL_STATE       the memory is paused
  *   CUDA_ERROR_NOT_PERMITTED       the exporter is another user's
  *   CUDA_ERROR_NOT_SUPPORTED       a handle of another version of this library
- *   CUDA_ERROR_OPERATING_SYSTEM    the exporter does not answer
+ *   CUDA_ERROR_OPERATING_SYSTEM    the exporter does not answer, or no descriptor is free
  *   others                         the driver's, there or here
  */
 CUresult ipc_import_open(

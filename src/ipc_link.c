@@ -120,7 +120,8 @@ static bool send_request(
 	const struct ipc_request q = {
 		IPC_VERSION, verb, ++link->sequence, handle->id, handle->base};
 
-	return send(link->fd, &q, sizeof q, MSG_NOSIGNAL) == sizeof q;
+	return send(link->fd, &q, sizeof q,
+		       MSG_NOSIGNAL | (link->mute ? MSG_DONTWAIT : 0)) == sizeof q;
 }
 
 /* Answers that were not waited for come before the one that is. */
@@ -131,12 +132,25 @@ static bool ask(struct ipc_link *link, enum ipc_verb verb,
 	if (!send_request(link, verb, handle))
 		return false;
 	while (ipc_receive_reply(link->fd, reply, fd)) {
+		link->mute = false;
 		if (reply->sequence == link->sequence)
 			return true;
 		if (*fd >= 0)
 			close(*fd);
 	}
+	link->mute = errno == EAGAIN;
 	return false;
+}
+
+/* Takes what has come since, which nobody waits for any more. */
+static bool speaks_again(const struct ipc_link *link)
+{
+	struct ipc_reply late;
+	bool any = false;
+
+	while (recv(link->fd, &late, sizeof late, MSG_DONTWAIT) > 0)
+		any = true;
+	return any;
 }
 
 static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *reply)
@@ -175,6 +189,15 @@ static CUresult give_up(
 		handle->pid, strerror(os_error));
 }
 
+/* The system drops a descriptor that there is no room for. */
+static CUresult refuse_lost(struct ipc_link *link, const struct ipc_handle *handle)
+{
+	ipc_link_close(link, handle);
+	return ipc_link_fail(CUDA_ERROR_OPERATING_SYSTEM,
+		"no file descriptor is free here for the memory of process %d",
+		handle->pid);
+}
+
 CUresult ipc_link_fetch(struct ipc_link *link, const struct ipc_handle *handle,
 	struct ipc_reply *reply, int *fd)
 {
@@ -184,8 +207,8 @@ CUresult ipc_link_fetch(struct ipc_link *link, const struct ipc_handle *handle,
 		return err;
 	if (!ask(link, IPC_OPEN, handle, reply, fd))
 		return give_up(link, handle, errno);
-	if (reply->answer == IPC_GRANTED && *fd >= 0)
-		return CUDA_SUCCESS;
+	if (reply->answer == IPC_GRANTED)
+		return *fd >= 0 ? CUDA_SUCCESS : refuse_lost(link, handle);
 	if (*fd >= 0)
 		close(*fd);
 	return reply->answer == IPC_PASSING ? CUDA_ERROR_NOT_READY
@@ -197,6 +220,10 @@ void ipc_link_close(struct ipc_link *link, const struct ipc_handle *handle)
 	struct ipc_reply reply;
 	int fd;
 
+	if (link->mute && !speaks_again(link)) {
+		send_request(link, IPC_CLOSE, handle);
+		return;
+	}
 	ask(link, IPC_CLOSE, handle, &reply, &fd);
 	if (fd >= 0)
 		close(fd);

@@ -17,6 +17,7 @@ struct ipc_link {
 	unsigned char token[IPC_TOKEN];
 	int fd;            /* -1: not connected yet */
 	uint64_t sequence; /* of the last request; only by who has it busy */
+	bool mute;         /* the last request was not answered in time; as sequence */
 	bool busy;
 	size_t imports; /* what is open over it */
 	struct ipc_link *next;
@@ -35,7 +36,7 @@ CUresult ipc_link_fetch(struct ipc_link *link, const struct ipc_handle *handle,
 	struct ipc_reply *reply, int *fd);
 
 /* Tells the exporter that the memory is not mapped here any more, and waits until it knows:
- * what it pauses then is free. */
+ * what it pauses then is free. But one that has not answered lately is not waited for. */
 void ipc_link_close(struct ipc_link *link, const struct ipc_handle *handle);
 
 /* Sets the sentence for a handle that could not be opened, and logs it. */

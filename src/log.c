@@ -3,10 +3,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { LINE_SIZE = 1200 };
@@ -15,6 +17,22 @@ static _Atomic int max_level = LOG_WARN;
 static _Atomic int output = STDERR_FILENO;
 
 static const char *const level_names[] = {"error", "warning", "info", "debug"};
+
+/* Where the reader of a pipe has gone, the program must not end for a line of ours. */
+static void write_line(const char *line, size_t len)
+{
+	const struct timespec at_once = {0};
+	sigset_t pipe_signal, before, pending;
+
+	sigemptyset(&pipe_signal);
+	sigaddset(&pipe_signal, SIGPIPE);
+	sigpending(&pending);
+	pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+	if (write(atomic_load_explicit(&output, memory_order_relaxed), line, len) < 0 &&
+		errno == EPIPE && !sigismember(&pending, SIGPIPE))
+		sigtimedwait(&pipe_signal, NULL, &at_once);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
 
 void log_line(enum log_level level, const char *format, ...)
 {
@@ -34,8 +52,7 @@ void log_line(enum log_level level, const char *format, ...)
 	if (len > (int)sizeof line - 2)
 		len = sizeof line - 2;
 	line[len++] = '\n';
-	if (write(atomic_load_explicit(&output, memory_order_relaxed), line, len) < 0)
-		errno = saved; /* nowhere left to say so */
+	write_line(line, len);
 	errno = saved;
 }
 

@@ -388,16 +388,18 @@ static int fill_all(struct operation *op)
 static int say_held(const struct operation *op, int code, const char *outcome)
 {
 	const struct holding *held = &op->held;
-	char more[64] = "";
+	char who[48] = "in another process namespace", more[64] = "";
 
+	if (held->pid)
+		snprintf(who, sizeof who, "process %d", (int)held->pid);
 	if (held->bytes > held->region_bytes)
 		snprintf(more, sizeof more, ", and %llu bytes of other regions",
 			(unsigned long long)(held->bytes - held->region_bytes));
 	return error_set(code,
 		"%llu bytes of region %s are open by CUDA IPC in other processes, one "
-		"of them process %d%s; %s",
-		(unsigned long long)held->region_bytes, held->region->tag, (int)held->pid,
-		more, outcome);
+		"of them %s%s; %s",
+		(unsigned long long)held->region_bytes, held->region->tag, who, more,
+		outcome);
 }
 
 /* The same memory may be held at every pause: that is news once. */

@@ -34,14 +34,16 @@ static bool is_settled(const struct block *list)
 	return true;
 }
 
-/* Adds the active blocks of a list, or only counts when there is no room yet. */
+/* Adds the blocks of a list that may be mapped, or only counts when there is no room yet. In
+ * a callback that includes what is being paused, and stays active if that fails. */
 static size_t add_blocks(const struct block *list, struct range *ranges)
 {
 	size_t n = 0;
 
 	for (const struct block *b = list; b; b = b->next) {
 		/* A program's own mappings are not changed by what it lets peers do. */
-		if (b->state != STAYPUT_ACTIVE || b->mapping)
+		if ((b->state != STAYPUT_ACTIVE && b->state != STAYPUT_PAUSING) ||
+			b->mapping)
 			continue;
 		if (ranges)
 			ranges[n] = (struct range){b->base, b->size};
@@ -68,7 +70,7 @@ static size_t add_all_locked(
 	return n;
 }
 
-/* The active blocks on a device, once nobody is pausing or resuming any; but a callback of
+/* The mapped blocks on a device, once nobody is pausing or resuming any; but a callback of
  * the one that is does not wait for itself. */
 static struct range *list_blocks(const struct device *owner, size_t *count)
 {

@@ -221,8 +221,11 @@ void release_deferred(void)
 	ipc_import_close_deferred();
 }
 
+/* What an operation has that waits for this callback is left to it. */
 static bool belongs(const struct allocation *a, const struct device *dev, CUcontext ctx)
 {
+	if (is_passing(a) && change_is_telling())
+		return false;
 	return dev ? a->space->device == dev : a->context == ctx;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Callbacks about memory that goes and comes, and the warning about NCCL. */
 #include <dlfcn.h>
+#include <signal.h>
 
 #include "support.h"
 
@@ -178,6 +179,38 @@ static void callbacks_may_do_all_but_wait_for_the_operation(void)
 	CHECK_EQ(device_used(0), 0);
 }
 
+static void reset(int change, const char *tag, const struct stayput_range *ranges,
+	size_t count, void *user)
+{
+	(void)tag;
+	(void)ranges;
+	(void)count;
+	(void)user;
+	if (change == STAYPUT_RELEASING)
+		CUDA(cudaDeviceReset());
+}
+
+/* What the operation has is not freed under it. */
+static void a_reset_in_a_callback_fails_the_pause(void)
+{
+	char *large = region_malloc("kv", STAYPUT_HOST, 4 * MIB);
+	char *small = region_malloc("kv", STAYPUT_HOST, 1000);
+	char *fresh;
+
+	OK(stayput_on_change(reset, NULL));
+	CHECK_EQ(stayput_pause("kv"), STAYPUT_ERR_DRIVER);
+	CHECK_EQ(query(large).state, STAYPUT_ACTIVE);
+	CHECK_EQ(query(small).state, STAYPUT_ACTIVE);
+	OK(stayput_on_change_remove(reset, NULL));
+	CUDA(cudaFree(large));
+	CUDA(cudaFree(small));
+	fresh = region_malloc("kv", STAYPUT_HOST, 4 * MIB);
+	write_pattern(fresh, 4 * MIB, 1);
+	OK(stayput_pause("kv"));
+	OK(stayput_resume("kv"));
+	CHECK_EQ(wrong_bytes(fresh, 4 * MIB, 1), 0);
+}
+
 static void callbacks_come_and_go(void)
 {
 	struct calls calls[17] = {0};
@@ -239,6 +272,23 @@ static void nccl_without_graph_registration_is_no_news(void)
 	CHECK_EQ(strlen(stderr_text()), 0);
 }
 
+/* As when the reader of a pipe that a program logs to has ended. */
+static void a_warning_that_nobody_reads_does_no_harm(void)
+{
+	sigset_t left;
+	int ends[2];
+
+	region_malloc("kv", STAYPUT_DISCARD, 4 * MIB);
+	load_nccl();
+	catch_stderr();
+	CHECK_EQ(pipe(ends), 0);
+	close(ends[0]);
+	CHECK(dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
+	OK(stayput_pause("kv"));
+	CHECK_EQ(sigpending(&left), 0);
+	CHECK(!sigismember(&left, SIGPIPE));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
@@ -249,9 +299,11 @@ int main(int argc, char **argv)
 		TEST(pause_that_fails_takes_its_word_back),
 		TEST(resume_that_fails_tells_nothing),
 		TEST(callbacks_may_do_all_but_wait_for_the_operation),
+		TEST(a_reset_in_a_callback_fails_the_pause),
 		TEST(callbacks_come_and_go),
 		TEST(pause_beside_nccl_warns_once_of_its_registrations),
 		TEST(nccl_without_graph_registration_is_no_news),
+		TEST(a_warning_that_nobody_reads_does_no_harm),
 	};
 
 	return test_main(tests, sizeof tests / sizeof tests[0], argc, argv);

@@ -3,10 +3,12 @@
  * Region memory in two processes. A test is the first; the other is forked before either
  * uses CUDA, and does there what it is told: a function of this program with its arguments.
  */
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -171,6 +173,7 @@ static void do_pause(struct call *c)
 {
 	c->report.struct_size = sizeof c->report;
 	c->code = stayput_pause_ex(NULL, 0, NULL, &c->report);
+	snprintf(c->text, sizeof c->text, "%s", stayput_last_error());
 }
 
 /* Bytes that others hold, found out by a pause that does nothing then. */
@@ -462,6 +465,24 @@ static void a_pause_leaves_active_what_is_held(void)
 	CHECK_EQ(wrong_bytes(idle, 6 * MIB, 2), 0);
 	theirs = opened_in(&other, handle_of(held));
 	CHECK_EQ(wrong_in(&other, theirs, 3 * MIB, 1), 0);
+}
+
+/* An exporter in a container does not see processes outside of it. */
+static void a_holder_that_cannot_be_seen_is_not_given_a_number(void)
+{
+	struct other other;
+	struct call c;
+	void *ptr;
+
+	if (unshare(CLONE_NEWPID) != 0)
+		SKIP("no process namespace of its own");
+	setenv("STAYPUT_LOG", "error", 1);
+	other = start_other();
+	c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	c = in_other(&other, (struct call){.run = do_pause});
+	CHECK_EQ(c.report.total.bytes_held, 4 * MIB);
+	CHECK_HAS(c.text, "one of them in another process namespace; they stay");
 }
 
 static void a_pause_may_refuse_when_something_is_held(void)
@@ -900,6 +921,105 @@ static void an_export_that_fails_is_said_so(void)
 	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
 }
 
+/* From here no descriptor can be opened; what is put back ends that. */
+static struct rlimit use_up_descriptors(void)
+{
+	struct rlimit before, used_up;
+	int lowest = dup(STDERR_FILENO);
+
+	CHECK(lowest >= 0);
+	close(lowest);
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+	used_up = (struct rlimit){.rlim_cur = lowest, .rlim_max = before.rlim_max};
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &used_up), 0);
+	return before;
+}
+
+static void what_cannot_be_received_is_not_held(void)
+{
+	struct other other = start_other();
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	struct rlimit before;
+	void *ptr;
+
+	catch_stderr();
+	open_another(&other);
+	before = use_up_descriptors();
+	CHECK_EQ(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess),
+		cudaErrorOperatingSystem);
+	CHECK_HAS(stayput_last_error(), "no file descriptor is free");
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+}
+
+static _Atomic bool has_given_up;
+
+static void *interrupt(void *thread)
+{
+	while (!has_given_up)
+		pthread_kill(*(pthread_t *)thread, SIGUSR1);
+	return NULL;
+}
+
+static void ignore(int signal)
+{
+	(void)signal;
+}
+
+static void signals_do_not_make_it_wait_longer(void)
+{
+	const struct sigaction action = {.sa_handler = ignore};
+	const struct timeval limit = {.tv_usec = 200000};
+	pthread_t self = pthread_self(), thread;
+	struct ipc_reply reply;
+	int ends[2], fd;
+
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+	CHECK_EQ(setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+	CHECK_EQ(sigaction(SIGUSR1, &action, NULL), 0);
+	CHECK_EQ(pthread_create(&thread, NULL, interrupt, &self), 0);
+	CHECK(!ipc_receive_reply(ends[0], &reply, &fd));
+	CHECK_EQ(errno, EAGAIN);
+	has_given_up = true;
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
+enum { CLOSINGS = 8 }; /* of which each would wait for ten seconds */
+
+static void an_exporter_that_is_stopped_is_waited_for_once(void)
+{
+	struct other other = start_other();
+	void *ptr[CLOSINGS];
+
+	for (int i = 0; i < CLOSINGS; i++)
+		ptr[i] = open_another(&other);
+	CHECK_EQ(kill(other.pid, SIGSTOP), 0);
+	for (int i = 0; i < CLOSINGS - 1; i++)
+		CUDA(cudaIpcCloseMemHandle(ptr[i]));
+	CHECK_EQ(kill(other.pid, SIGCONT), 0);
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	CUDA(cudaIpcCloseMemHandle(ptr[CLOSINGS - 1]));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+}
+
+static void without_a_socket_there_is_no_handle(void)
+{
+	struct other other = start_other();
+	char *mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
+	struct rlimit before;
+	cudaIpcMemHandle_t handle;
+
+	catch_stderr();
+	before = use_up_descriptors();
+	CHECK_EQ(cudaIpcGetMemHandle(&handle, mine), cudaErrorOperatingSystem);
+	CHECK_HAS(stayput_last_error(), "no socket or thread");
+	CHECK_HAS(stderr_text(), "Too many open files");
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+	opened_in(&other, handle_of(mine));
+}
+
 /* Access for peers. */
 
 static void where_it_was_opened_it_stays_usable(void)
@@ -940,6 +1060,55 @@ static void peers_may_use_what_was_opened(void)
 	CUDA(cudaMemset(ptr, 2, 3 * MIB));
 	CUDA(cudaDeviceDisablePeerAccess(0));
 	CHECK_EQ(cudaMemset(ptr, 3, 3 * MIB), cudaErrorInvalidValue);
+}
+
+enum { OPENED = 8, CHANGES = 300 };
+
+static void *many_open[OPENED];
+static _Atomic bool closing;
+
+/* The newer half, newest first. */
+static void *close_half(void *unused)
+{
+	(void)unused;
+	CUDA(cudaSetDevice(0));
+	closing = true;
+	for (int i = OPENED - 1; i >= OPENED / 2; i--)
+		CUDA(cudaIpcCloseMemHandle(many_open[i]));
+	return NULL;
+}
+
+/* What is closed meanwhile must not hide what stays open. */
+static void peers_may_use_what_stays_open(void)
+{
+	struct other other;
+	struct call c[OPENED];
+	pthread_t thread;
+
+	setenv("FAKECUDA_DEVICES", "2", 1);
+	other = start_other();
+	for (int i = 0; i < OPENED; i++)
+		c[i] = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	for (int n = 0; n < CHANGES; n++) {
+		CUDA(cudaSetDevice(0));
+		for (int i = 0; i < OPENED; i++)
+			CUDA(cudaIpcOpenMemHandle(&many_open[i], c[i].handle,
+				cudaIpcMemLazyEnablePeerAccess));
+		CUDA(cudaSetDevice(1));
+		closing = false;
+		CHECK_EQ(pthread_create(&thread, NULL, close_half, NULL), 0);
+		while (!closing)
+			sched_yield();
+		for (int late = 0; late < n % 50; late++)
+			sched_yield();
+		CUDA(cudaDeviceEnablePeerAccess(0, 0));
+		CHECK_EQ(pthread_join(thread, NULL), 0);
+		for (int i = 0; i < OPENED / 2; i++) {
+			CUDA(cudaMemset(many_open[i], 1, 3 * MIB));
+			CUDA(cudaIpcCloseMemHandle(many_open[i]));
+		}
+		CUDA(cudaDeviceDisablePeerAccess(0));
+	}
 }
 
 /* Who asks. */
@@ -1321,6 +1490,7 @@ int main(int argc, char **argv)
 		TEST(threads_may_open_at_once),
 		TEST(closing_waits_for_the_work),
 		TEST(a_pause_leaves_active_what_is_held),
+		TEST(a_holder_that_cannot_be_seen_is_not_given_a_number),
 		TEST(a_pause_may_refuse_when_something_is_held),
 		TEST(a_dead_importer_holds_nothing),
 		TEST(what_is_paused_cannot_be_opened),
@@ -1338,8 +1508,13 @@ int main(int argc, char **argv)
 		TEST(opening_fails_clean_at_every_call),
 		TEST(closing_fails_clean_at_every_call),
 		TEST(an_export_that_fails_is_said_so),
+		TEST(what_cannot_be_received_is_not_held),
+		TEST(without_a_socket_there_is_no_handle),
+		TEST(signals_do_not_make_it_wait_longer),
+		TEST(an_exporter_that_is_stopped_is_waited_for_once),
 		TEST(where_it_was_opened_it_stays_usable),
 		TEST(peers_may_use_what_was_opened),
+		TEST(peers_may_use_what_stays_open),
 		TEST(garbage_is_hung_up_on),
 		TEST(an_importer_that_does_not_listen_is_hung_up_on),
 		TEST(another_user_is_refused),

@@ -91,6 +91,28 @@ static void access_enabled_while_paused_holds_after_resume(void)
 	check_peer_writes(p, 1);
 }
 
+static void let_peer_in(int change, const char *tag, const struct stayput_range *ranges,
+	size_t count, void *user)
+{
+	(void)tag;
+	(void)ranges;
+	(void)count;
+	(void)user;
+	if (change == STAYPUT_RELEASING)
+		let_peer(true);
+}
+
+static void access_enabled_in_a_callback_holds_when_the_pause_fails(void)
+{
+	char *p;
+
+	setenv("STAYPUT_HOST_LIMIT", "1MiB", 1);
+	p = large_on_device_0();
+	OK(stayput_on_change(let_peer_in, NULL));
+	CHECK_EQ(stayput_pause("peer"), STAYPUT_ERR_HOST_MEMORY);
+	check_peer_writes(p, 1);
+}
+
 static void disabled_access_is_gone(void)
 {
 	char *p = large_on_device_0();
@@ -155,6 +177,7 @@ int main(int argc, char **argv)
 		TEST(access_enabled_after_the_allocation_holds),
 		TEST(access_survives_pause_and_resume),
 		TEST(access_enabled_while_paused_holds_after_resume),
+		TEST(access_enabled_in_a_callback_holds_when_the_pause_fails),
 		TEST(disabled_access_is_gone),
 		TEST(the_drivers_calls_count_as_well),
 		TEST(copies_between_devices_work_before_and_after_a_pause),
