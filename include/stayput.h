@@ -185,7 +185,8 @@ struct stayput_device_report {
 	double seconds_unmap;     /* pause: unmapping and releasing */
 	double seconds_create;    /* resume: creating memory, waiting for it included */
 	double seconds_map;       /* resume: mapping it and setting access */
-	double copied_per_second; /* bytes_copied over seconds_copy; 0 without copies */
+	double copied_per_second; /* bytes_copied over all of these but seconds_sync; 0
+				   * without copies */
 	uint64_t bytes_held; /* pause: left active, as fail_if_held would not have it */
 };
 

@@ -45,8 +45,12 @@ static void add_device(
 /* Devices copy at the same time, so the rate of all is a device's mean, not their sum. */
 static void set_rate(struct stayput_device_report *r)
 {
-	if (r->bytes_copied > 0 && r->seconds_copy > 0)
-		r->copied_per_second = r->bytes_copied / r->seconds_copy;
+	/* Copies go on while memory is got, mapped and unmapped. */
+	double seconds = r->seconds_copy + r->seconds_pin + r->seconds_digest +
+			 r->seconds_unmap + r->seconds_create + r->seconds_map;
+
+	if (r->bytes_copied > 0 && seconds > 0)
+		r->copied_per_second = r->bytes_copied / seconds;
 }
 
 static uint64_t ordered_bytes(const struct operation *op)

@@ -209,6 +209,9 @@ static void paused_memory_is_free_when_the_call_returns()
 	CUDA(cudaMemGetInfo(&paused, &total));
 	OK(stayput_resume("big"));
 	CUDA(cudaMemGetInfo(&resumed, &total));
+	if (before - active != size || paused != before || resumed != active)
+		printf("free before %zu, active %zu, paused %zu, resumed %zu\n", before,
+			active, paused, resumed);
 	CHECK(before - active == size);
 	CHECK(paused == before);
 	CHECK(resumed == active);
