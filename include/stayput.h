@@ -130,7 +130,8 @@ STAYPUT_API int stayput_region_pop(void);
  * that it was opened in, or, during a stream capture, is done when that has ended.
  * Opening answers, with the sentence set and a line in the log, beside native codes:
  *
- *   cudaErrorMapBufferObjectFailed   the exporter has ended
+ *   cudaErrorMapBufferObjectFailed   the exporter has ended, or has closed all its
+ *                                    descriptors
  *   cudaErrorInvalidValue            the exporter has freed the memory, as natively
  *   cudaErrorIllegalState            the memory is paused. While a pause or resume of it is
  *                                    under way, opening waits, for 30 seconds at most
@@ -140,8 +141,9 @@ STAYPUT_API int stayput_region_pop(void);
  *                                    file descriptor is free here
  *
  * A process without this library gets what CUDA says of a handle that it does not know.
- * cudaIpcGetMemHandle() answers cudaErrorNotSupported on a device
- * that cannot share by file descriptor.
+ * cudaIpcGetMemHandle() answers cudaErrorNotSupported on a device that cannot share by file
+ * descriptor, and cudaErrorOperatingSystem where no socket can be had, or the program has
+ * closed it. Who closes a connection, or ends, has closed what was open over it.
  */
 
 /* What to do differently in one call. All zero means: as stayput_pause() does. */

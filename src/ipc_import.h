@@ -25,7 +25,7 @@ struct place;
  * sentence is set and one line is in the log.
  *
  *   CUDA_ERROR_INVALID_CONTEXT     opened in the process that made it, as natively
- *   CUDA_ERROR_MAP_FAILED          the exporter has ended
+ *   CUDA_ERROR_MAP_FAILED          the exporter has ended, or has closed all its descriptors
  *   CUDA_ERROR_INVALID_VALUE       the exporter has freed the memory, as natively
  *   CUDA_ERROR_ILLEGAL_STATE       the memory is paused
  *   CUDA_ERROR_NOT_PERMITTED       the exporter is another user's

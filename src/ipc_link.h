@@ -16,6 +16,7 @@
 struct ipc_link {
 	unsigned char token[IPC_TOKEN];
 	int fd;            /* -1: not connected yet */
+	ino_t inode;       /* of fd, which the program may have closed */
 	uint64_t sequence; /* of the last request; only by who has it busy */
 	bool mute;         /* the last request was not answered in time; as sequence */
 	bool busy;
@@ -23,7 +24,8 @@ struct ipc_link {
 	struct ipc_link *next;
 };
 
-/* The link to that exporter, made when it is new; NULL without memory. */
+/* The link to that exporter, made when it is new, or when the program has closed the other's
+ * descriptor; NULL without memory. */
 struct ipc_link *ipc_link_find_locked(const unsigned char token[IPC_TOKEN]);
 
 /* It is not busy any more; and it ends when nothing is open over it. */

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -33,10 +34,13 @@ struct other {
 	int socket;
 };
 
+static int obeyed; /* the socket, in the other process */
+
 static void obey(int socket)
 {
 	struct call call;
 
+	obeyed = socket;
 	while (read(socket, &call, sizeof call) == sizeof call) {
 		call.run(&call);
 		CHECK_EQ(write(socket, &call, sizeof call), sizeof call);
@@ -1421,6 +1425,138 @@ static void the_drivers_calls_do_the_same(void)
 	CHECK_EQ(pause_reported(STAYPUT_OK, true).total.bytes_held, 0);
 }
 
+/* Programs that close every descriptor, and open their own under the numbers. The fake
+ * driver's files stay, so that there is memory to look at. */
+
+enum { NUMBERS = 64 };
+
+static bool is_taken[NUMBERS];
+
+static bool may_be_taken(int fd)
+{
+	struct stat st;
+
+	return fd != test_log && fstat(fd, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
+/* Two ends of a socket pair in turn, with something to read at both. */
+static void take_numbers(int kept)
+{
+	int pair[2];
+
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(write(pair[i], "ours too", 8), 8);
+		CHECK(pair[i] < NUMBERS);
+		is_taken[pair[i]] = true;
+	}
+	for (int fd = 3; fd < NUMBERS; fd++)
+		if (fd != kept && !is_taken[fd] && may_be_taken(fd)) {
+			CHECK_EQ(dup2(pair[fd % 2], fd), fd);
+			is_taken[fd] = true;
+		}
+}
+
+static void check_taken(void)
+{
+	for (int fd = 3; fd < NUMBERS; fd++) {
+		char text[9] = "";
+		int size;
+
+		if (!is_taken[fd])
+			continue;
+		CHECK_EQ(ioctl(fd, FIONREAD, &size), 0);
+		CHECK_EQ(size, 8);
+		CHECK_EQ(recv(fd, text, 8, MSG_PEEK | MSG_DONTWAIT), 8);
+		CHECK(strcmp(text, "ours too") == 0);
+	}
+}
+
+static void check_taken_in_child(void)
+{
+	int status;
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		check_taken();
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+}
+
+static void do_take_numbers(struct call *c)
+{
+	(void)c;
+	take_numbers(obeyed);
+	check_taken_in_child();
+}
+
+static void do_check_taken(struct call *c)
+{
+	(void)c;
+	check_taken();
+}
+
+static void do_get_handle(struct call *c)
+{
+	c->code = cudaIpcGetMemHandle(&c->handle, c->ptr);
+	snprintf(c->text, sizeof c->text, "%s", stayput_last_error());
+	cudaGetLastError();
+}
+
+static void an_exporter_keeps_off_what_took_its_numbers(void)
+{
+	struct other other;
+	struct call c, later;
+	void *ptr;
+
+	catch_stderr();
+	other = start_other();
+	c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	later = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	write_in(&other, c.ptr, 3 * MIB, 1);
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	in_other(&other, (struct call){.run = do_take_numbers});
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(code_of_opening(later.handle, cudaIpcMemLazyEnablePeerAccess),
+			cudaErrorMapBufferObjectFailed);
+	later.run = do_get_handle;
+	later = in_other(&other, later);
+	CHECK_EQ(later.code, cudaErrorOperatingSystem);
+	CHECK_HAS(later.text, "somebody has closed");
+	in_other(&other, (struct call){.run = do_check_taken});
+	CHECK_EQ(wrong_bytes(ptr, 3 * MIB, 1), 0);
+	CUDA(cudaIpcCloseMemHandle(ptr));
+	CHECK_HAS(stderr_text(), "cannot be shared any more");
+}
+
+static void an_importer_keeps_off_what_took_its_numbers(void)
+{
+	struct other other = start_other();
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	struct call later =
+		in_other(&other, (struct call){.run = do_malloc, .size = 6 * MIB});
+	void *ptr, *again;
+
+	write_in(&other, c.ptr, 3 * MIB, 1);
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	take_numbers(other.socket);
+	check_taken_in_child();
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	CHECK_EQ(wrong_bytes(ptr, 3 * MIB, 1), 0);
+	CUDA(cudaIpcOpenMemHandle(&again, later.handle, cudaIpcMemLazyEnablePeerAccess));
+	CUDA(cudaIpcCloseMemHandle(ptr));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 6 * MIB);
+	CUDA(cudaIpcCloseMemHandle(again));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	check_taken();
+}
+
 /* Libraries that know virtual memory management export by themselves. */
 
 static void region_memory_can_be_exported_by_others(void)
@@ -1521,6 +1657,8 @@ int main(int argc, char **argv)
 		TEST(root_may_open_what_is_anothers),
 		TEST(a_child_of_the_importer_holds_nothing),
 		TEST(a_child_of_the_exporter_answers_for_nobody),
+		TEST(an_exporter_keeps_off_what_took_its_numbers),
+		TEST(an_importer_keeps_off_what_took_its_numbers),
 		TEST(codes_are_those_of_native_memory),
 		TEST(native_handles_pass_through),
 		TEST(handles_of_another_version_are_refused),
