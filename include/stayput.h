@@ -128,7 +128,8 @@ STAYPUT_API int stayput_region_pop(void);
  * While it is open elsewhere, memory is not paused (stayput_pause()); what is open here, of
  * another process, no pause of this process concerns. Closing waits for work in the context
  * that it was opened in, or, during a stream capture, is done when that has ended.
- * Opening answers, with the sentence set and a line in the log, beside native codes:
+ * Opening answers, with the sentence set and a line in the log (a warning the first time, for
+ * each kind of failure, and information after that), beside native codes:
  *
  *   cudaErrorMapBufferObjectFailed   the exporter has ended, or has closed all its
  *                                    descriptors

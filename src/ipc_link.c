@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,25 @@
 #include "lock.h"
 #include "log.h"
 
+enum { FAILURES = 32 }; /* more than there are */
+
 static struct ipc_link *links; /* under the lock */
+
+/* A program may try until it goes: each kind of failure, as its format says, is news once. */
+static bool is_news(const char *format)
+{
+	static const char *_Atomic told[FAILURES];
+
+	for (int i = 0; i < FAILURES; i++) {
+		const char *known = NULL;
+
+		if (atomic_compare_exchange_strong(&told[i], &known, format))
+			return true;
+		if (known == format)
+			return false;
+	}
+	return false;
+}
 
 CUresult ipc_link_fail(CUresult err, const char *format, ...)
 {
@@ -25,7 +44,8 @@ CUresult ipc_link_fail(CUresult err, const char *format, ...)
 	vsnprintf(sentence, sizeof sentence, format, args);
 	va_end(args);
 	error_set(STAYPUT_ERR_IO, "%s", sentence);
-	log_line(LOG_WARN, "cudaIpcOpenMemHandle: %s", sentence);
+	log_line(is_news(format) ? LOG_WARN : LOG_INFO, "cudaIpcOpenMemHandle: %s",
+		sentence);
 	return err;
 }
 

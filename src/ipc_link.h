@@ -41,7 +41,8 @@ CUresult ipc_link_fetch(struct ipc_link *link, const struct ipc_handle *handle,
  * what it pauses then is free. But one that has not answered lately is not waited for. */
 void ipc_link_close(struct ipc_link *link, const struct ipc_handle *handle);
 
-/* Sets the sentence for a handle that could not be opened, and logs it. */
+/* Sets the sentence for a handle that could not be opened, and logs it: as a warning when
+ * nothing of its kind has been. */
 CUresult ipc_link_fail(CUresult err, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 

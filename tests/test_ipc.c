@@ -1392,6 +1392,50 @@ static void handles_of_another_version_are_refused(void)
 	CHECK_HAS(stayput_last_error(), "of version 2");
 }
 
+static size_t count_of(const char *text, const char *part)
+{
+	size_t n = 0;
+
+	while ((text = strstr(text, part))) {
+		text++;
+		n++;
+	}
+	return n;
+}
+
+/* Some programs try until it goes. */
+static void what_fails_again_is_no_news(void)
+{
+	char *mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
+	cudaIpcMemHandle_t own = handle_of(mine), newer;
+	struct ipc_handle ours;
+
+	catch_stderr();
+	memcpy(&ours, &own, sizeof ours);
+	ours.version++;
+	memcpy(&newer, &ours, sizeof ours);
+	for (int i = 0; i < 3; i++) {
+		code_of_opening(newer, cudaIpcMemLazyEnablePeerAccess);
+		code_of_opening(own, cudaIpcMemLazyEnablePeerAccess);
+		CHECK_HAS(stayput_last_error(), "of this process");
+	}
+	CHECK_EQ(count_of(stderr_text(), "of version 2"), 1);
+	CHECK_EQ(count_of(stderr_text(), "of this process"), 1);
+}
+
+static void what_fails_again_is_said_to_who_wants_all(void)
+{
+	cudaIpcMemHandle_t own;
+
+	setenv("STAYPUT_LOG", "info", 1);
+	own = handle_of(region_malloc("shared", STAYPUT_HOST, MIB));
+	catch_stderr();
+	for (int i = 0; i < 3; i++)
+		code_of_opening(own, cudaIpcMemLazyEnablePeerAccess);
+	CHECK_EQ(count_of(stderr_text(), "warning: cudaIpcOpenMemHandle"), 1);
+	CHECK_EQ(count_of(stderr_text(), "info: cudaIpcOpenMemHandle"), 2);
+}
+
 static void do_open_by_driver(struct call *c)
 {
 	CUipcMemHandle handle;
@@ -1662,6 +1706,8 @@ int main(int argc, char **argv)
 		TEST(codes_are_those_of_native_memory),
 		TEST(native_handles_pass_through),
 		TEST(handles_of_another_version_are_refused),
+		TEST(what_fails_again_is_no_news),
+		TEST(what_fails_again_is_said_to_who_wants_all),
 		TEST(the_drivers_calls_do_the_same),
 		TEST(region_memory_can_be_exported_by_others),
 		TEST(fabric_handles_are_asked_for_once),
