@@ -1476,6 +1476,14 @@ enum { NUMBERS = 64 };
 
 static bool is_taken[NUMBERS];
 
+static bool is_connected(int fd)
+{
+	struct sockaddr_un name;
+	socklen_t len = sizeof name;
+
+	return getpeername(fd, (struct sockaddr *)&name, &len) == 0;
+}
+
 static bool may_be_taken(int fd)
 {
 	struct stat st;
@@ -1484,7 +1492,7 @@ static bool may_be_taken(int fd)
 }
 
 /* Two ends of a socket pair in turn, with something to read at both. */
-static void take_numbers(int kept)
+static void take_numbers(int kept, bool leave_connections)
 {
 	int pair[2];
 
@@ -1495,7 +1503,8 @@ static void take_numbers(int kept)
 		is_taken[pair[i]] = true;
 	}
 	for (int fd = 3; fd < NUMBERS; fd++)
-		if (fd != kept && !is_taken[fd] && may_be_taken(fd)) {
+		if (fd != kept && !is_taken[fd] && may_be_taken(fd) &&
+			!(leave_connections && is_connected(fd))) {
 			CHECK_EQ(dup2(pair[fd % 2], fd), fd);
 			is_taken[fd] = true;
 		}
@@ -1532,8 +1541,7 @@ static void check_taken_in_child(void)
 
 static void do_take_numbers(struct call *c)
 {
-	(void)c;
-	take_numbers(obeyed);
+	take_numbers(obeyed, c->number);
 	check_taken_in_child();
 }
 
@@ -1578,6 +1586,25 @@ static void an_exporter_keeps_off_what_took_its_numbers(void)
 	CHECK_HAS(stderr_text(), "cannot be shared any more");
 }
 
+static void who_is_connected_still_is_heard(void)
+{
+	struct other other;
+	struct call c;
+	void *ptr;
+
+	catch_stderr();
+	other = start_other();
+	c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	in_other(&other, (struct call){.run = do_take_numbers, .number = true});
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	in_other(&other, (struct call){.run = do_check_taken});
+	CUDA(cudaIpcCloseMemHandle(ptr));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	in_other(&other, (struct call){.run = do_check_taken});
+}
+
 static void an_importer_keeps_off_what_took_its_numbers(void)
 {
 	struct other other = start_other();
@@ -1589,7 +1616,7 @@ static void an_importer_keeps_off_what_took_its_numbers(void)
 
 	write_in(&other, c.ptr, 3 * MIB, 1);
 	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
-	take_numbers(other.socket);
+	take_numbers(other.socket, false);
 	check_taken_in_child();
 	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
 	CHECK_EQ(wrong_bytes(ptr, 3 * MIB, 1), 0);
@@ -1702,6 +1729,7 @@ int main(int argc, char **argv)
 		TEST(a_child_of_the_importer_holds_nothing),
 		TEST(a_child_of_the_exporter_answers_for_nobody),
 		TEST(an_exporter_keeps_off_what_took_its_numbers),
+		TEST(who_is_connected_still_is_heard),
 		TEST(an_importer_keeps_off_what_took_its_numbers),
 		TEST(codes_are_those_of_native_memory),
 		TEST(native_handles_pass_through),
