@@ -1469,6 +1469,48 @@ static void the_drivers_calls_do_the_same(void)
 	CHECK_EQ(pause_reported(STAYPUT_OK, true).total.bytes_held, 0);
 }
 
+/* Of the size of a block, and exported, so that a pause cannot release it. */
+static void make_exported(const char *tag)
+{
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+	};
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+	int fd;
+
+	OK(stayput_region_push(tag, STAYPUT_HOST));
+	CHECK_EQ(cuMemAddressReserve(&at, 2 * MIB, 0, 0, 0), CUDA_SUCCESS);
+	CHECK_EQ(cuMemCreate(&handle, 2 * MIB, &prop, 0), CUDA_SUCCESS);
+	CHECK_EQ(cuMemMap(at, 2 * MIB, 0, handle, 0), CUDA_SUCCESS);
+	OK(stayput_region_pop());
+	CHECK_EQ(cuMemExportToShareableHandle(
+			 &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+		CUDA_SUCCESS);
+}
+
+static void what_others_hold_and_what_the_program_holds_are_both_said(void)
+{
+	struct other other = start_other();
+	char *mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
+
+	catch_stderr();
+	opened_in(&other, handle_of(mine));
+	make_exported("own");
+	CHECK_EQ(pause_reported(STAYPUT_ERR_BUSY, true).total.bytes_held, 6 * MIB);
+	CHECK_HAS(stayput_last_error(), "4194304 bytes of region shared are open");
+	CHECK_HAS(stayput_last_error(), "1 mappings of the program's own, 2097152 bytes");
+	CHECK_HAS(stayput_last_error(), "nothing was paused");
+	CHECK_EQ(pause_reported(STAYPUT_OK, false).total.bytes_held, 6 * MIB);
+	CHECK_HAS(stayput_last_error(), "4194304 bytes of region shared are open");
+	CHECK_HAS(stayput_last_error(), "1 mappings of the program's own, 2097152 bytes");
+	CHECK_HAS(stayput_last_error(), "they stay active");
+	CHECK_EQ(count_of(stderr_text(), "region shared are open"), 1);
+	CHECK_EQ(count_of(stderr_text(), "mappings of the program's own"), 1);
+}
+
 /* Programs that close every descriptor, and open their own under the numbers. The fake
  * driver's files stay, so that there is memory to look at. */
 
@@ -1728,6 +1770,7 @@ int main(int argc, char **argv)
 		TEST(root_may_open_what_is_anothers),
 		TEST(a_child_of_the_importer_holds_nothing),
 		TEST(a_child_of_the_exporter_answers_for_nobody),
+		TEST(what_others_hold_and_what_the_program_holds_are_both_said),
 		TEST(an_exporter_keeps_off_what_took_its_numbers),
 		TEST(who_is_connected_still_is_heard),
 		TEST(an_importer_keeps_off_what_took_its_numbers),
