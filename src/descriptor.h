@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 /* Says whose a descriptor is: another number where it is another file by now, 0 for none.
- * Of eventfd() all have one number: a pipe's is its own. */
+ * Of eventfd() all have one number: a socket's is its own. */
 ino_t descriptor_inode(int fd);
 
 bool descriptor_is(int fd, ino_t inode);

@@ -9,7 +9,6 @@
 #include "ipc_export.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -60,7 +59,7 @@ struct client {
 static struct {
 	bool open;
 	int listener, wake[2];
-	ino_t listener_inode, wake_inode;
+	ino_t listener_inode, wake_inode[2];
 	unsigned char token[IPC_TOKEN];
 	struct client *clients;
 	size_t client_count, stranger_count;
@@ -89,8 +88,8 @@ static void register_exit(void)
 static bool is_lost(void)
 {
 	return !descriptor_is(server.listener, server.listener_inode) ||
-	       !descriptor_is(server.wake[0], server.wake_inode) ||
-	       !descriptor_is(server.wake[1], server.wake_inode);
+	       !descriptor_is(server.wake[0], server.wake_inode[0]) ||
+	       !descriptor_is(server.wake[1], server.wake_inode[1]);
 }
 
 static void remove_lease_locked(struct lease **at)
@@ -411,12 +410,15 @@ static bool open_locked(void)
 	if (server.open)
 		return true;
 	listener = ipc_listen(server.token);
-	if (listener < 0 || pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0)
+	if (listener < 0 ||
+		socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
+			wake) != 0)
 		goto fail;
 	server.listener = listener;
 	server.listener_inode = descriptor_inode(listener);
 	memcpy(server.wake, wake, sizeof wake);
-	server.wake_inode = descriptor_inode(wake[0]);
+	for (int i = 0; i < 2; i++)
+		server.wake_inode[i] = descriptor_inode(wake[i]);
 	server.open = thread_start("stayput-ipc", serve, NULL);
 	if (server.open)
 		return true;
@@ -504,7 +506,7 @@ void ipc_export_settle(void)
 	if (server.clients) {
 		wanted = ++server.settle_wanted;
 		if (!is_lost())
-			(void)!write(server.wake[1], "", 1);
+			send(server.wake[1], "", 1, MSG_NOSIGNAL);
 		while (server.clients && server.settled < wanted)
 			lock_wait();
 	}
@@ -537,7 +539,7 @@ void ipc_export_forget_all_locked(void)
 		return;
 	descriptor_close(server.listener, server.listener_inode);
 	for (int i = 0; i < 2; i++)
-		descriptor_close(server.wake[i], server.wake_inode);
+		descriptor_close(server.wake[i], server.wake_inode[i]);
 	for (const struct client *c = server.clients; c; c = c->next)
 		descriptor_close(c->fd, c->inode);
 	server.clients = NULL;

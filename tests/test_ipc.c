@@ -1518,12 +1518,15 @@ enum { NUMBERS = 64 };
 
 static bool is_taken[NUMBERS];
 
-static bool is_connected(int fd)
+static bool is_connection(int fd)
 {
 	struct sockaddr_un name;
-	socklen_t len = sizeof name;
+	socklen_t len = sizeof name, size = sizeof(int);
+	int type = 0;
 
-	return getpeername(fd, (struct sockaddr *)&name, &len) == 0;
+	getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size);
+	return type == SOCK_SEQPACKET &&
+	       getpeername(fd, (struct sockaddr *)&name, &len) == 0;
 }
 
 static bool may_be_taken(int fd)
@@ -1546,7 +1549,7 @@ static void take_numbers(int kept, bool leave_connections)
 	}
 	for (int fd = 3; fd < NUMBERS; fd++)
 		if (fd != kept && !is_taken[fd] && may_be_taken(fd) &&
-			!(leave_connections && is_connected(fd))) {
+			!(leave_connections && is_connection(fd))) {
 			CHECK_EQ(dup2(pair[fd % 2], fd), fd);
 			is_taken[fd] = true;
 		}
