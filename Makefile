@@ -111,7 +111,7 @@ $(B)/test_backup: tests/test_backup.c $(B)/digest_reference.o $(B)/hostmem.o \
 		$(B)/libstayput.so fakecuda
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK_TEST) $(LDFLAGS)
 
-$(B)/test_ipc: tests/test_ipc.c $(B)/ipc.o $(B)/libstayput.so fakecuda
+$(B)/test_ipc: tests/test_ipc.c $(B)/ipc.o $(B)/descriptor.o $(B)/libstayput.so fakecuda
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK_TEST) $(LDFLAGS)
 
 $(B)/test_config: tests/test_config.c $(B)/config.o $(B)/config_rules.o $(B)/log.o

@@ -128,9 +128,11 @@ STAYPUT_API int stayput_region_pop(void);
  * While it is open elsewhere, memory is not paused (stayput_pause()); what is open here, of
  * another process, no pause of this process concerns. Closing waits for work in the context
  * that it was opened in, or, during a stream capture, is done when that has ended.
- * Opening answers, with the sentence set and a line in the log, beside native codes:
+ * Opening answers, with the sentence set and a line in the log (a warning the first time, for
+ * each kind of failure, and information after that), beside native codes:
  *
- *   cudaErrorMapBufferObjectFailed   the exporter has ended
+ *   cudaErrorMapBufferObjectFailed   the exporter has ended, or has closed all its
+ *                                    descriptors
  *   cudaErrorInvalidValue            the exporter has freed the memory, as natively
  *   cudaErrorIllegalState            the memory is paused. While a pause or resume of it is
  *                                    under way, opening waits, for 30 seconds at most
@@ -140,8 +142,9 @@ STAYPUT_API int stayput_region_pop(void);
  *                                    file descriptor is free here
  *
  * A process without this library gets what CUDA says of a handle that it does not know.
- * cudaIpcGetMemHandle() answers cudaErrorNotSupported on a device
- * that cannot share by file descriptor.
+ * cudaIpcGetMemHandle() answers cudaErrorNotSupported on a device that cannot share by file
+ * descriptor, and cudaErrorOperatingSystem where no socket can be had, or the program has
+ * closed it. Who closes a connection, or ends, has closed what was open over it.
  */
 
 /* What to do differently in one call. All zero means: as stayput_pause() does. */

@@ -21,6 +21,7 @@
 #include "control_client.h"
 #include "control_job.h"
 #include "control_socket.h"
+#include "descriptor.h"
 #include "log.h"
 #include "thread.h"
 
@@ -144,11 +145,10 @@ static void remove_stale(const struct sockaddr_un *stale)
 /* Some programs close every descriptor there is, and open their own under the numbers. */
 static bool have_been_closed(void)
 {
-	if (control_socket_inode(listener) != listener_inode ||
-		control_socket_inode(wake) != wake_inode)
+	if (!descriptor_is(listener, listener_inode) || !descriptor_is(wake, wake_inode))
 		return true;
 	for (int i = 0; i < client_count; i++)
-		if (control_socket_inode(clients[i].fd) != clients[i].inode)
+		if (!descriptor_is(clients[i].fd, clients[i].inode))
 			return true;
 	return false;
 }
@@ -199,8 +199,8 @@ static void open_server(void)
 	if (listener < 0)
 		return;
 	wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	listener_inode = control_socket_inode(listener);
-	wake_inode = control_socket_inode(wake);
+	listener_inode = descriptor_inode(listener);
+	wake_inode = descriptor_inode(wake);
 	if (wake >= 0 && thread_start("stayput-control", serve, NULL)) {
 		log_line(LOG_INFO, "listening at %s", address.sun_path);
 		return;
@@ -239,19 +239,13 @@ void control_after_fork(void)
 	pthread_mutex_unlock(&descriptors);
 }
 
-static void close_if_ours(int fd, ino_t inode)
-{
-	if (fd >= 0 && control_socket_inode(fd) == inode)
-		close(fd);
-}
-
 void control_in_child(void)
 {
 	for (int i = 0; i < client_count; i++)
-		close_if_ours(clients[i].fd, clients[i].inode);
+		descriptor_close(clients[i].fd, clients[i].inode);
 	client_count = 0;
-	close_if_ours(listener, listener_inode);
-	close_if_ours(wake, wake_inode);
+	descriptor_close(listener, listener_inode);
+	descriptor_close(wake, wake_inode);
 	listener = wake = -1;
 	full_until = 0;
 	job_forget_all();

@@ -13,7 +13,7 @@
 #include "clock.h"
 #include "control_job.h"
 #include "control_request.h"
-#include "control_socket.h"
+#include "descriptor.h"
 #include "error.h"
 #include "json.h"
 #include "report.h"
@@ -207,7 +207,7 @@ void client_open(struct client *c, int fd, pid_t pid, uid_t uid)
 	char sentence[128];
 
 	*c = (struct client){.fd = fd,
-		.inode = control_socket_inode(fd),
+		.inode = descriptor_inode(fd),
 		.pid = pid,
 		.active = clock_now()};
 	if (uid == geteuid() || uid == 0)

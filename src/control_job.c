@@ -7,7 +7,7 @@
 
 #include "clock.h"
 #include "control_request.h"
-#include "control_socket.h"
+#include "descriptor.h"
 #include "error.h"
 #include "lifecycle.h"
 #include "log.h"
@@ -77,7 +77,7 @@ static void *run(void *argument)
 	operate(job);
 	/* From here the server may give it to the next request. */
 	atomic_store_explicit(&job->ended, true, memory_order_release);
-	if (control_socket_inode(wake) != wake_inode || write(wake, &one, sizeof one) < 0)
+	if (!descriptor_is(wake, wake_inode) || write(wake, &one, sizeof one) < 0)
 		log_line(LOG_DEBUG, "the server of STAYPUT_CONTROL cannot be woken");
 	return NULL;
 }
@@ -104,7 +104,7 @@ struct job *job_start(const struct request *request, pid_t by, int wake, int *er
 		.asker.pid = by,
 		.start = clock_now(),
 		.wake = wake,
-		.wake_inode = control_socket_inode(wake),
+		.wake_inode = descriptor_inode(wake),
 		.report.struct_size = sizeof job->report};
 	log_line(LOG_INFO, "process %d asks for a %s", (int)by,
 		request->what == REQUEST_PAUSE ? "pause" : "resume");

@@ -209,13 +209,6 @@ int control_socket_accept(int listener, pid_t *pid, uid_t *uid)
 	return fd;
 }
 
-ino_t control_socket_inode(int fd)
-{
-	struct stat st;
-
-	return fstat(fd, &st) == 0 ? st.st_ino : 0;
-}
-
 /* The PID of a file's name PID.sock, or 0. */
 static pid_t pid_of(const char *name)
 {

@@ -17,9 +17,6 @@ int control_socket_listen(const char *path, struct sockaddr_un *address);
 /* Another connection, with the process at its other end; -1 with errno when there is none. */
 int control_socket_accept(int listener, pid_t *pid, uid_t *uid);
 
-/* Says whose a descriptor is: another number where it is another file by now, 0 for none. */
-ino_t control_socket_inode(int fd);
-
 /* Calls each(path) for every socket of a process that is gone, in the folder of `own`. */
 void control_socket_sweep(
 	const struct sockaddr_un *own, void (*each)(const struct sockaddr_un *stale));

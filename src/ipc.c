@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "descriptor.h"
 
 enum { BACKLOG = 64, ANSWER_SECONDS = 10 };
 
@@ -163,6 +164,7 @@ static bool await_packet(int socket)
 
 bool ipc_receive_reply(int socket, struct ipc_reply *reply, int *fd)
 {
+	ino_t inode = descriptor_inode(socket);
 	struct iovec part = {reply, sizeof *reply};
 	union control control;
 	struct msghdr message = {.msg_iov = &part,
@@ -171,8 +173,11 @@ bool ipc_receive_reply(int socket, struct ipc_reply *reply, int *fd)
 		.msg_controllen = sizeof control};
 	ssize_t n = -1;
 
-	if (await_packet(socket))
-		n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+	if (await_packet(socket)) {
+		errno = EBADF;
+		if (descriptor_is(socket, inode))
+			n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+	}
 	*fd = n > 0 ? passed_descriptor(&message) : -1;
 	if (n == sizeof *reply && !(message.msg_flags & MSG_TRUNC) &&
 		reply->version == IPC_VERSION)

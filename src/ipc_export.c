@@ -2,7 +2,9 @@
 /*
  * The thread alone adds and removes clients, under the lock; so it may go through them
  * without. It never waits for a client: what cannot be sent at once ends the connection.
- * Descriptors are made and noted under the lock, so that a fork sees all of them.
+ * Descriptors are made and noted under the lock, so that a fork sees all of them. Of those
+ * that the program has closed each ends by itself: without the listener nobody is let in,
+ * and who has been is served as long as its own is open.
  */
 #include "ipc_export.h"
 
@@ -13,12 +15,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "block.h"
 #include "clock.h"
+#include "descriptor.h"
 #include "device.h"
 #include "error.h"
 #include "fork.h"
@@ -46,6 +48,7 @@ struct lease {
 
 struct client {
 	int fd;
+	ino_t inode;
 	pid_t pid;
 	bool stranger;
 	double heard; /* when it said something last */
@@ -55,13 +58,18 @@ struct client {
 
 static struct {
 	bool open;
-	int listener, wake;
+	int listener, wake[2];
+	ino_t listener_inode, wake_inode[2];
 	unsigned char token[IPC_TOKEN];
 	struct client *clients;
 	size_t client_count, stranger_count;
 	uint64_t settle_wanted, settled;
 	uint64_t last_id;
 } server;
+
+static const char lost_sentence[] =
+	"somebody has closed the socket for CUDA IPC; memory of this process cannot be "
+	"shared any more";
 
 static _Atomic bool exiting;
 
@@ -74,6 +82,14 @@ static void note_exit(void)
 static void register_exit(void)
 {
 	atexit(note_exit);
+}
+
+/* By the program, which has the numbers now. */
+static bool is_lost(void)
+{
+	return !descriptor_is(server.listener, server.listener_inode) ||
+	       !descriptor_is(server.wake[0], server.wake_inode[0]) ||
+	       !descriptor_is(server.wake[1], server.wake_inode[1]);
 }
 
 static void remove_lease_locked(struct lease **at)
@@ -98,7 +114,7 @@ static void drop_client(struct client *c)
 		remove_lease_locked(&c->leases);
 	server.client_count--;
 	server.stranger_count -= c->stranger;
-	close(c->fd);
+	descriptor_close(c->fd, c->inode);
 	lock_notify();
 	lock_drop();
 	free(c);
@@ -233,8 +249,11 @@ static bool hear(struct client *c)
 	struct ipc_request q;
 
 	for (int i = 0; i < REQUESTS_AT_ONCE; i++) {
-		ssize_t n = recv(c->fd, &q, sizeof q, MSG_DONTWAIT | MSG_TRUNC);
+		ssize_t n;
 
+		if (!descriptor_is(c->fd, c->inode))
+			return false;
+		n = recv(c->fd, &q, sizeof q, MSG_DONTWAIT | MSG_TRUNC);
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR;
 		if (n != sizeof q || !answer(c, &q))
@@ -257,7 +276,7 @@ static void hear_all(const struct pollfd *polls, size_t count)
 		short events = polls[i].revents;
 
 		next = c->next;
-		if (events & (POLLHUP | POLLERR | POLLNVAL) ||
+		if (!descriptor_is(c->fd, c->inode) || events & (POLLHUP | POLLERR) ||
 			(events & POLLIN && !hear(c)) || is_overdue(c))
 			drop_client(c);
 	}
@@ -277,6 +296,7 @@ static bool add_client_locked(int fd)
 		(stranger && server.stranger_count >= STRANGERS_MAX))
 		goto refuse;
 	*c = (struct client){.fd = fd,
+		.inode = descriptor_inode(fd),
 		.pid = pid,
 		.stranger = stranger,
 		.heard = clock_now(),
@@ -299,6 +319,8 @@ static bool admit_all(void)
 	for (;;) {
 		int err;
 
+		if (is_lost())
+			return true;
 		lock_take();
 		fd = accept4(server.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		err = errno;
@@ -313,6 +335,7 @@ static bool admit_all(void)
 /* The listener, the wake-up, and all clients in their order; NULL without memory. */
 static struct pollfd *list_polls(bool listen, size_t *count, uint64_t *settling)
 {
+	bool lost = is_lost();
 	struct pollfd *polls;
 	size_t n = 2;
 
@@ -323,29 +346,27 @@ static struct pollfd *list_polls(bool listen, size_t *count, uint64_t *settling)
 	lock_drop();
 	if (!polls)
 		return NULL;
-	polls[0] = (struct pollfd){.fd = listen ? server.listener : -1, .events = POLLIN};
-	polls[1] = (struct pollfd){.fd = server.wake, .events = POLLIN};
+	polls[0] = (struct pollfd){
+		.fd = listen && !lost ? server.listener : -1, .events = POLLIN};
+	polls[1] = (struct pollfd){.fd = lost ? -1 : server.wake[0], .events = POLLIN};
 	for (const struct client *c = server.clients; c; c = c->next)
 		polls[n++] = (struct pollfd){.fd = c->fd, .events = POLLIN};
 	return polls;
 }
 
 /* Who settles waits for a pass that began after it asked. Silent clients are looked for now
- * and then; with none, the thread sleeps. */
+ * and then, and whether there is a way still to be woken; with none, the thread sleeps. */
 static int patience(bool listen, bool settle)
 {
 	if (settle)
 		return 0;
-	for (const struct client *c = server.clients; c; c = c->next)
-		if (!c->leases)
-			return TICK_MS;
-	return listen ? -1 : TICK_MS;
+	return listen && !server.clients ? -1 : TICK_MS;
 }
 
 /* Hears everybody once. False when the system is short of something. */
 static bool go_round(bool *listen, uint64_t *settling)
 {
-	uint64_t wakes;
+	char wakes[64];
 	size_t count;
 	struct pollfd *polls = list_polls(*listen, &count, settling);
 	bool settle = *settling != server.settled;
@@ -353,8 +374,8 @@ static bool go_round(bool *listen, uint64_t *settling)
 
 	if (polled) {
 		hear_all(polls + 2, count);
-		if (polls[1].revents)
-			(void)!read(server.wake, &wakes, sizeof wakes);
+		if (polls[1].revents && !is_lost())
+			(void)!read(server.wake[0], wakes, sizeof wakes);
 		*listen = admit_all();
 	}
 	free(polls);
@@ -363,13 +384,17 @@ static bool go_round(bool *listen, uint64_t *settling)
 
 static void *serve(void *unused)
 {
-	bool listen = true;
+	bool listen = true, lost = false;
 	uint64_t settling;
 
 	(void)unused;
-	for (;;) {
+	while (!lost || server.clients) {
 		if (!go_round(&listen, &settling))
 			poll(NULL, 0, TICK_MS);
+		if (!lost && is_lost()) {
+			lost = true;
+			log_line(LOG_WARN, "%s", lost_sentence);
+		}
 		lock_take();
 		server.settled = settling;
 		lock_notify();
@@ -380,19 +405,26 @@ static void *serve(void *unused)
 
 static bool open_locked(void)
 {
-	int listener, wake;
+	int wake[2] = {-1, -1}, listener;
 
 	if (server.open)
 		return true;
 	listener = ipc_listen(server.token);
-	wake = listener < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (listener < 0 ||
+		socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
+			wake) != 0)
+		goto fail;
 	server.listener = listener;
-	server.wake = wake;
-	server.open = wake >= 0 && thread_start("stayput-ipc", serve, NULL);
+	server.listener_inode = descriptor_inode(listener);
+	memcpy(server.wake, wake, sizeof wake);
+	for (int i = 0; i < 2; i++)
+		server.wake_inode[i] = descriptor_inode(wake[i]);
+	server.open = thread_start("stayput-ipc", serve, NULL);
 	if (server.open)
 		return true;
-	if (wake >= 0)
-		close(wake);
+	close(wake[0]);
+	close(wake[1]);
+fail:
 	if (listener >= 0)
 		close(listener);
 	return false;
@@ -407,6 +439,9 @@ static CUresult fill_locked(struct ipc_handle *handle, CUdeviceptr ptr)
 	if (!(a->space->device->handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (!open_locked())
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	errno = EBADF;
+	if (is_lost())
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	if (!a->export_id)
 		a->export_id = ++server.last_id;
@@ -423,6 +458,8 @@ static void tell(CUresult err, CUdeviceptr ptr, int os_error)
 			"0x%llx is region memory, which its device cannot share by file "
 			"descriptor",
 			(unsigned long long)ptr);
+	else if (os_error == EBADF)
+		error_set(STAYPUT_ERR_IO, "%s", lost_sentence);
 	else
 		error_set(STAYPUT_ERR_IO,
 			"no socket or thread for sharing 0x%llx with other processes: %s",
@@ -463,14 +500,14 @@ bool ipc_export_is_own(const struct ipc_handle *handle)
 
 void ipc_export_settle(void)
 {
-	const uint64_t one = 1;
 	uint64_t wanted;
 
 	lock_take();
 	if (server.clients) {
 		wanted = ++server.settle_wanted;
-		(void)!write(server.wake, &one, sizeof one);
-		while (server.settled < wanted)
+		if (!is_lost())
+			send(server.wake[1], "", 1, MSG_NOSIGNAL);
+		while (server.clients && server.settled < wanted)
 			lock_wait();
 	}
 	lock_drop();
@@ -500,10 +537,11 @@ void ipc_export_forget_all_locked(void)
 {
 	if (!server.open)
 		return;
-	close(server.listener);
-	close(server.wake);
+	descriptor_close(server.listener, server.listener_inode);
+	for (int i = 0; i < 2; i++)
+		descriptor_close(server.wake[i], server.wake_inode[i]);
 	for (const struct client *c = server.clients; c; c = c->next)
-		close(c->fd);
+		descriptor_close(c->fd, c->inode);
 	server.clients = NULL;
 	server.client_count = server.stranger_count = 0;
 	server.open = false;

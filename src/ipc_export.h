@@ -2,7 +2,9 @@
 /*
  * The side whose memory it is. Opens its socket, with one thread that answers there, when
  * the first handle is asked for. What another process has been passed is leased to it until
- * it says so or its connection ends; leased blocks are not released by a pause.
+ * it says so or its connection ends; leased blocks are not released by a pause. When the
+ * program closes the socket, nothing can be shared any more, and no file that has the number
+ * since is touched.
  */
 #ifndef IPC_EXPORT_H
 #define IPC_EXPORT_H
@@ -22,7 +24,8 @@ struct block;
  *   CUDA_ERROR_NOT_FOUND          not ours, or native: the real function's to answer
  *   CUDA_ERROR_NOT_INITIALIZED    ours, but this is a forked child
  *   CUDA_ERROR_NOT_SUPPORTED      the device cannot share memory by file descriptor
- *   CUDA_ERROR_OPERATING_SYSTEM   no socket or thread could be had
+ *   CUDA_ERROR_OPERATING_SYSTEM   no socket or thread could be had, or the program has closed
+ *                                 the socket
  *
  * Of the last two, the sentence is set and a line is in the log.
  */

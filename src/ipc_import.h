@@ -22,10 +22,11 @@ struct place;
  * memory is on, and for those that may use that one's memory. Opened again in the same
  * context: the same address, counted. Waits for the exporter, ten seconds at most, and
  * half a minute while it pauses or resumes the memory. On an error nothing is left, the
- * sentence is set and one line is in the log.
+ * sentence is set and one line is in the log: a warning the first time, for each kind of
+ * failure, and information after that.
  *
  *   CUDA_ERROR_INVALID_CONTEXT     opened in the process that made it, as natively
- *   CUDA_ERROR_MAP_FAILED          the exporter has ended
+ *   CUDA_ERROR_MAP_FAILED          the exporter has ended, or has closed all its descriptors
  *   CUDA_ERROR_INVALID_VALUE       the exporter has freed the memory, as natively
  *   CUDA_ERROR_ILLEGAL_STATE       the memory is paused
  *   CUDA_ERROR_NOT_PERMITTED       the exporter is another user's

@@ -3,17 +3,37 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "descriptor.h"
 #include "error.h"
 #include "lock.h"
 #include "log.h"
 
+enum { FAILURES = 32 }; /* more than there are */
+
 static struct ipc_link *links; /* under the lock */
+
+/* A program may try until it goes: each kind of failure, as its format says, is news once. */
+static bool is_news(const char *format)
+{
+	static const char *_Atomic told[FAILURES];
+
+	for (int i = 0; i < FAILURES; i++) {
+		const char *known = NULL;
+
+		if (atomic_compare_exchange_strong(&told[i], &known, format))
+			return true;
+		if (known == format)
+			return false;
+	}
+	return false;
+}
 
 CUresult ipc_link_fail(CUresult err, const char *format, ...)
 {
@@ -24,15 +44,21 @@ CUresult ipc_link_fail(CUresult err, const char *format, ...)
 	vsnprintf(sentence, sizeof sentence, format, args);
 	va_end(args);
 	error_set(STAYPUT_ERR_IO, "%s", sentence);
-	log_line(LOG_WARN, "cudaIpcOpenMemHandle: %s", sentence);
+	log_line(is_news(format) ? LOG_WARN : LOG_INFO, "cudaIpcOpenMemHandle: %s",
+		sentence);
 	return err;
+}
+
+static bool is_lost(const struct ipc_link *link)
+{
+	return link->fd >= 0 && !descriptor_is(link->fd, link->inode);
 }
 
 struct ipc_link *ipc_link_find_locked(const unsigned char token[IPC_TOKEN])
 {
 	struct ipc_link *link = links;
 
-	while (link && memcmp(link->token, token, IPC_TOKEN) != 0)
+	while (link && (memcmp(link->token, token, IPC_TOKEN) != 0 || is_lost(link)))
 		link = link->next;
 	if (link)
 		return link;
@@ -57,8 +83,7 @@ void ipc_link_leave_locked(struct ipc_link *link)
 	while (*at != link)
 		at = &(*at)->next;
 	*at = link->next;
-	if (link->fd >= 0)
-		close(link->fd);
+	descriptor_close(link->fd, link->inode);
 	free(link);
 }
 
@@ -67,6 +92,7 @@ static bool open_socket(struct ipc_link *link)
 {
 	lock_take();
 	link->fd = ipc_socket();
+	link->inode = descriptor_inode(link->fd);
 	lock_drop();
 	return link->fd >= 0;
 }
@@ -74,7 +100,7 @@ static bool open_socket(struct ipc_link *link)
 static void close_socket(struct ipc_link *link)
 {
 	lock_take();
-	close(link->fd);
+	descriptor_close(link->fd, link->inode);
 	link->fd = -1;
 	lock_drop();
 }
@@ -120,7 +146,9 @@ static bool send_request(
 	const struct ipc_request q = {
 		IPC_VERSION, verb, ++link->sequence, handle->id, handle->base};
 
-	return send(link->fd, &q, sizeof q,
+	errno = EBADF;
+	return descriptor_is(link->fd, link->inode) &&
+	       send(link->fd, &q, sizeof q,
 		       MSG_NOSIGNAL | (link->mute ? MSG_DONTWAIT : 0)) == sizeof q;
 }
 
@@ -148,7 +176,8 @@ static bool speaks_again(const struct ipc_link *link)
 	struct ipc_reply late;
 	bool any = false;
 
-	while (recv(link->fd, &late, sizeof late, MSG_DONTWAIT) > 0)
+	while (descriptor_is(link->fd, link->inode) &&
+		recv(link->fd, &late, sizeof late, MSG_DONTWAIT) > 0)
 		any = true;
 	return any;
 }
@@ -181,7 +210,7 @@ static CUresult say_no(const struct ipc_handle *handle, const struct ipc_reply *
 static CUresult give_up(
 	struct ipc_link *link, const struct ipc_handle *handle, int os_error)
 {
-	bool alive = os_error == EAGAIN || os_error == EPROTO;
+	bool alive = os_error == EAGAIN || os_error == EPROTO || os_error == EBADF;
 
 	send_request(link, IPC_CLOSE, handle);
 	return ipc_link_fail(alive ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_MAP_FAILED,
@@ -232,7 +261,6 @@ void ipc_link_close(struct ipc_link *link, const struct ipc_handle *handle)
 void ipc_link_forget_all_locked(void)
 {
 	for (const struct ipc_link *link = links; link; link = link->next)
-		if (link->fd >= 0)
-			close(link->fd);
+		descriptor_close(link->fd, link->inode);
 	links = NULL;
 }

@@ -16,6 +16,7 @@
 struct ipc_link {
 	unsigned char token[IPC_TOKEN];
 	int fd;            /* -1: not connected yet */
+	ino_t inode;       /* of fd, which the program may have closed */
 	uint64_t sequence; /* of the last request; only by who has it busy */
 	bool mute;         /* the last request was not answered in time; as sequence */
 	bool busy;
@@ -23,7 +24,8 @@ struct ipc_link {
 	struct ipc_link *next;
 };
 
-/* The link to that exporter, made when it is new; NULL without memory. */
+/* The link to that exporter, made when it is new, or when the program has closed the other's
+ * descriptor; NULL without memory. */
 struct ipc_link *ipc_link_find_locked(const unsigned char token[IPC_TOKEN]);
 
 /* It is not busy any more; and it ends when nothing is open over it. */
@@ -39,7 +41,8 @@ CUresult ipc_link_fetch(struct ipc_link *link, const struct ipc_handle *handle,
  * what it pauses then is free. But one that has not answered lately is not waited for. */
 void ipc_link_close(struct ipc_link *link, const struct ipc_handle *handle);
 
-/* Sets the sentence for a handle that could not be opened, and logs it. */
+/* Sets the sentence for a handle that could not be opened, and logs it: as a warning when
+ * nothing of its kind has been. */
 CUresult ipc_link_fail(CUresult err, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 

@@ -384,50 +384,64 @@ static int fill_all(struct operation *op)
 	return err;
 }
 
-/* Keeps the sentence about memory that others have imported. */
-static int say_held(const struct operation *op, int code, const char *outcome)
+enum { HELD_SENTENCE = 400 };
+
+/* What others have imported; nothing: an empty text. */
+static void write_imported(const struct holding *held, char text[HELD_SENTENCE])
 {
-	const struct holding *held = &op->held;
 	char who[48] = "in another process namespace", more[64] = "";
 
+	*text = '\0';
+	if (!held->region)
+		return;
 	if (held->pid)
 		snprintf(who, sizeof who, "process %d", (int)held->pid);
 	if (held->bytes > held->region_bytes)
 		snprintf(more, sizeof more, ", and %llu bytes of other regions",
 			(unsigned long long)(held->bytes - held->region_bytes));
-	return error_set(code,
+	snprintf(text, HELD_SENTENCE,
 		"%llu bytes of region %s are open by CUDA IPC in other processes, one "
-		"of them %s%s; %s",
-		(unsigned long long)held->region_bytes, held->region->tag, who, more,
+		"of them %s%s",
+		(unsigned long long)held->region_bytes, held->region->tag, who, more);
+}
+
+/* The same of what the program itself holds on to. */
+static void write_own(const struct holding *held, char text[HELD_SENTENCE])
+{
+	*text = '\0';
+	if (held->own_mappings)
+		snprintf(text, HELD_SENTENCE,
+			"%zu mappings of the program's own, %llu bytes, cannot be "
+			"released, since %s",
+			held->own_mappings, (unsigned long long)held->own_bytes,
+			held->own_why);
+}
+
+static bool holds_anything(const struct operation *op)
+{
+	return op->held.region || op->held.own_mappings;
+}
+
+/* Keeps the sentence about all that is held. */
+static int say_held(const struct operation *op, int code, const char *outcome)
+{
+	char imported[HELD_SENTENCE], own[HELD_SENTENCE];
+
+	write_imported(&op->held, imported);
+	write_own(&op->held, own);
+	return error_set(code, "%s%s%s; %s", imported, *imported && *own ? "; " : "", own,
 		outcome);
 }
 
-/* The same memory may be held at every pause: that is news once. */
-static void tell_imported(const struct operation *op)
+/* The same memory may be held at every pause: that is news once, of either kind. */
+static void tell_left_active(const struct operation *op)
 {
-	static _Atomic bool told;
+	static _Atomic bool told_imported, told_own;
+	bool imported = op->held.region && !atomic_exchange(&told_imported, true);
+	bool own = op->held.own_mappings && !atomic_exchange(&told_own, true);
 
 	say_held(op, STAYPUT_OK, "they stay active");
-	log_line(atomic_exchange(&told, true) ? LOG_INFO : LOG_WARN, "%s", error_text());
-}
-
-/* The same about what the program itself holds on to. */
-static int say_own(const struct operation *op, int code, const char *outcome)
-{
-	return error_set(code,
-		"%zu mappings of the program's own, %llu bytes, cannot be released, "
-		"since "
-		"%s; %s",
-		op->held.own_mappings, (unsigned long long)op->held.own_bytes,
-		op->held.own_why, outcome);
-}
-
-static void tell_own(const struct operation *op)
-{
-	static _Atomic bool told;
-
-	say_own(op, STAYPUT_OK, "they stay active");
-	log_line(atomic_exchange(&told, true) ? LOG_INFO : LOG_WARN, "%s", error_text());
+	log_line(imported || own ? LOG_WARN : LOG_INFO, "%s", error_text());
 }
 
 static bool lists_nothing(const struct operation *op)
@@ -475,17 +489,13 @@ int pause_run(struct operation *op)
 	ipc_export_settle();
 	if (!operation_collect(op, STAYPUT_ACTIVE))
 		return operation_no_memory();
-	if (op->held.region && op->fail_if_held)
+	if (holds_anything(op) && op->fail_if_held)
 		return say_held(op, STAYPUT_ERR_BUSY, "nothing was paused");
-	if (op->held.own_mappings && op->fail_if_held)
-		return say_own(op, STAYPUT_ERR_BUSY, "nothing was paused");
 	if (lists_nothing(op))
 		trim_pools(op);
 	else
 		err = release_listed(op);
-	if (err == STAYPUT_OK && op->held.region)
-		tell_imported(op);
-	if (err == STAYPUT_OK && op->held.own_mappings)
-		tell_own(op);
+	if (err == STAYPUT_OK && holds_anything(op))
+		tell_left_active(op);
 	return err;
 }

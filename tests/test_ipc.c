@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -33,10 +34,13 @@ struct other {
 	int socket;
 };
 
+static int obeyed; /* the socket, in the other process */
+
 static void obey(int socket)
 {
 	struct call call;
 
+	obeyed = socket;
 	while (read(socket, &call, sizeof call) == sizeof call) {
 		call.run(&call);
 		CHECK_EQ(write(socket, &call, sizeof call), sizeof call);
@@ -1391,6 +1395,50 @@ static void handles_of_another_version_are_refused(void)
 	CHECK_HAS(stayput_last_error(), "of version 2");
 }
 
+static size_t count_of(const char *text, const char *part)
+{
+	size_t n = 0;
+
+	while ((text = strstr(text, part))) {
+		text++;
+		n++;
+	}
+	return n;
+}
+
+/* Some programs try until it goes. */
+static void what_fails_again_is_no_news(void)
+{
+	char *mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
+	cudaIpcMemHandle_t own = handle_of(mine), newer;
+	struct ipc_handle ours;
+
+	catch_stderr();
+	memcpy(&ours, &own, sizeof ours);
+	ours.version++;
+	memcpy(&newer, &ours, sizeof ours);
+	for (int i = 0; i < 3; i++) {
+		code_of_opening(newer, cudaIpcMemLazyEnablePeerAccess);
+		code_of_opening(own, cudaIpcMemLazyEnablePeerAccess);
+		CHECK_HAS(stayput_last_error(), "of this process");
+	}
+	CHECK_EQ(count_of(stderr_text(), "of version 2"), 1);
+	CHECK_EQ(count_of(stderr_text(), "of this process"), 1);
+}
+
+static void what_fails_again_is_said_to_who_wants_all(void)
+{
+	cudaIpcMemHandle_t own;
+
+	setenv("STAYPUT_LOG", "info", 1);
+	own = handle_of(region_malloc("shared", STAYPUT_HOST, MIB));
+	catch_stderr();
+	for (int i = 0; i < 3; i++)
+		code_of_opening(own, cudaIpcMemLazyEnablePeerAccess);
+	CHECK_EQ(count_of(stderr_text(), "warning: cudaIpcOpenMemHandle"), 1);
+	CHECK_EQ(count_of(stderr_text(), "info: cudaIpcOpenMemHandle"), 2);
+}
+
 static void do_open_by_driver(struct call *c)
 {
 	CUipcMemHandle handle;
@@ -1422,6 +1470,210 @@ static void the_drivers_calls_do_the_same(void)
 	memcpy(&c.handle, &handle, sizeof handle);
 	in_other(&other, c);
 	CHECK_EQ(pause_reported(STAYPUT_OK, true).total.bytes_held, 0);
+}
+
+/* Of the size of a block, and exported, so that a pause cannot release it. */
+static void make_exported(const char *tag)
+{
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+	};
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+	int fd;
+
+	OK(stayput_region_push(tag, STAYPUT_HOST));
+	CHECK_EQ(cuMemAddressReserve(&at, 2 * MIB, 0, 0, 0), CUDA_SUCCESS);
+	CHECK_EQ(cuMemCreate(&handle, 2 * MIB, &prop, 0), CUDA_SUCCESS);
+	CHECK_EQ(cuMemMap(at, 2 * MIB, 0, handle, 0), CUDA_SUCCESS);
+	OK(stayput_region_pop());
+	CHECK_EQ(cuMemExportToShareableHandle(
+			 &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+		CUDA_SUCCESS);
+}
+
+static void what_others_hold_and_what_the_program_holds_are_both_said(void)
+{
+	struct other other = start_other();
+	char *mine = region_malloc("shared", STAYPUT_HOST, 3 * MIB);
+
+	catch_stderr();
+	opened_in(&other, handle_of(mine));
+	make_exported("own");
+	CHECK_EQ(pause_reported(STAYPUT_ERR_BUSY, true).total.bytes_held, 6 * MIB);
+	CHECK_HAS(stayput_last_error(), "4194304 bytes of region shared are open");
+	CHECK_HAS(stayput_last_error(), "1 mappings of the program's own, 2097152 bytes");
+	CHECK_HAS(stayput_last_error(), "nothing was paused");
+	CHECK_EQ(pause_reported(STAYPUT_OK, false).total.bytes_held, 6 * MIB);
+	CHECK_HAS(stayput_last_error(), "4194304 bytes of region shared are open");
+	CHECK_HAS(stayput_last_error(), "1 mappings of the program's own, 2097152 bytes");
+	CHECK_HAS(stayput_last_error(), "they stay active");
+	CHECK_EQ(count_of(stderr_text(), "region shared are open"), 1);
+	CHECK_EQ(count_of(stderr_text(), "mappings of the program's own"), 1);
+}
+
+/* Programs that close every descriptor, and open their own under the numbers. The fake
+ * driver's files stay, so that there is memory to look at. */
+
+enum { NUMBERS = 64 };
+
+static bool is_taken[NUMBERS];
+
+static bool is_connection(int fd)
+{
+	struct sockaddr_un name;
+	socklen_t len = sizeof name, size = sizeof(int);
+	int type = 0;
+
+	getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size);
+	return type == SOCK_SEQPACKET &&
+	       getpeername(fd, (struct sockaddr *)&name, &len) == 0;
+}
+
+static bool may_be_taken(int fd)
+{
+	struct stat st;
+
+	return fd != test_log && fstat(fd, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
+/* Two ends of a socket pair in turn, with something to read at both. */
+static void take_numbers(int kept, bool leave_connections)
+{
+	int pair[2];
+
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(write(pair[i], "ours too", 8), 8);
+		CHECK(pair[i] < NUMBERS);
+		is_taken[pair[i]] = true;
+	}
+	for (int fd = 3; fd < NUMBERS; fd++)
+		if (fd != kept && !is_taken[fd] && may_be_taken(fd) &&
+			!(leave_connections && is_connection(fd))) {
+			CHECK_EQ(dup2(pair[fd % 2], fd), fd);
+			is_taken[fd] = true;
+		}
+}
+
+static void check_taken(void)
+{
+	for (int fd = 3; fd < NUMBERS; fd++) {
+		char text[9] = "";
+		int size;
+
+		if (!is_taken[fd])
+			continue;
+		CHECK_EQ(ioctl(fd, FIONREAD, &size), 0);
+		CHECK_EQ(size, 8);
+		CHECK_EQ(recv(fd, text, 8, MSG_PEEK | MSG_DONTWAIT), 8);
+		CHECK(strcmp(text, "ours too") == 0);
+	}
+}
+
+static void check_taken_in_child(void)
+{
+	int status;
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		check_taken();
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+}
+
+static void do_take_numbers(struct call *c)
+{
+	take_numbers(obeyed, c->number);
+	check_taken_in_child();
+}
+
+static void do_check_taken(struct call *c)
+{
+	(void)c;
+	check_taken();
+}
+
+static void do_get_handle(struct call *c)
+{
+	c->code = cudaIpcGetMemHandle(&c->handle, c->ptr);
+	snprintf(c->text, sizeof c->text, "%s", stayput_last_error());
+	cudaGetLastError();
+}
+
+static void an_exporter_keeps_off_what_took_its_numbers(void)
+{
+	struct other other;
+	struct call c, later;
+	void *ptr;
+
+	catch_stderr();
+	other = start_other();
+	c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	later = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	write_in(&other, c.ptr, 3 * MIB, 1);
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	in_other(&other, (struct call){.run = do_take_numbers});
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(code_of_opening(later.handle, cudaIpcMemLazyEnablePeerAccess),
+			cudaErrorMapBufferObjectFailed);
+	later.run = do_get_handle;
+	later = in_other(&other, later);
+	CHECK_EQ(later.code, cudaErrorOperatingSystem);
+	CHECK_HAS(later.text, "somebody has closed");
+	in_other(&other, (struct call){.run = do_check_taken});
+	CHECK_EQ(wrong_bytes(ptr, 3 * MIB, 1), 0);
+	CUDA(cudaIpcCloseMemHandle(ptr));
+	CHECK_HAS(stderr_text(), "cannot be shared any more");
+}
+
+static void who_is_connected_still_is_heard(void)
+{
+	struct other other;
+	struct call c;
+	void *ptr;
+
+	catch_stderr();
+	other = start_other();
+	c = in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	in_other(&other, (struct call){.run = do_take_numbers, .number = true});
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 4 * MIB);
+	in_other(&other, (struct call){.run = do_check_taken});
+	CUDA(cudaIpcCloseMemHandle(ptr));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	in_other(&other, (struct call){.run = do_check_taken});
+}
+
+static void an_importer_keeps_off_what_took_its_numbers(void)
+{
+	struct other other = start_other();
+	struct call c =
+		in_other(&other, (struct call){.run = do_malloc, .size = 3 * MIB});
+	struct call later =
+		in_other(&other, (struct call){.run = do_malloc, .size = 6 * MIB});
+	void *ptr, *again;
+
+	write_in(&other, c.ptr, 3 * MIB, 1);
+	CUDA(cudaIpcOpenMemHandle(&ptr, c.handle, cudaIpcMemLazyEnablePeerAccess));
+	take_numbers(other.socket, false);
+	check_taken_in_child();
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	CHECK_EQ(wrong_bytes(ptr, 3 * MIB, 1), 0);
+	CUDA(cudaIpcOpenMemHandle(&again, later.handle, cudaIpcMemLazyEnablePeerAccess));
+	CUDA(cudaIpcCloseMemHandle(ptr));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 6 * MIB);
+	CUDA(cudaIpcCloseMemHandle(again));
+	CHECK_EQ(in_other(&other, (struct call){.run = do_held}).size, 0);
+	check_taken();
 }
 
 /* Libraries that know virtual memory management export by themselves. */
@@ -1524,9 +1776,15 @@ int main(int argc, char **argv)
 		TEST(root_may_open_what_is_anothers),
 		TEST(a_child_of_the_importer_holds_nothing),
 		TEST(a_child_of_the_exporter_answers_for_nobody),
+		TEST(what_others_hold_and_what_the_program_holds_are_both_said),
+		TEST(an_exporter_keeps_off_what_took_its_numbers),
+		TEST(who_is_connected_still_is_heard),
+		TEST(an_importer_keeps_off_what_took_its_numbers),
 		TEST(codes_are_those_of_native_memory),
 		TEST(native_handles_pass_through),
 		TEST(handles_of_another_version_are_refused),
+		TEST(what_fails_again_is_no_news),
+		TEST(what_fails_again_is_said_to_who_wants_all),
 		TEST(the_drivers_calls_do_the_same),
 		TEST(region_memory_can_be_exported_by_others),
 		TEST(fabric_handles_are_asked_for_once),

@@ -23,7 +23,7 @@ $(B)/test_%_deep: tests/test_%.c $(B)/libstayput-deep.so fakecuda
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -o $@ $(filter %.c %.o,$^) \
 		$(subst -lstayput,-lstayput-deep,$(LINK_TEST)) $(LDFLAGS)
 
-$(B)/test_ipc_deep: $(B)/ipc.o
+$(B)/test_ipc_deep: $(B)/ipc.o $(B)/descriptor.o
 
 $(LOADING)/deep_static: $(DEEP_SRC)/program.c $(FAKE)/libcudart_static.a | $(LOADING)
 	$(LOADING_CC) -o $@ $^ -ldl $(LDFLAGS)
