@@ -14,6 +14,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 cuda=${CUDA_HOME:-/usr/local/cuda}
 gib=${GIB:-8}
 out=${OUT:-$(mktemp -d)}
+mkdir -p "$out"
 work=$(mktemp -d)
 stayput=$build/stayput
 export LD_LIBRARY_PATH="$build:$cuda/lib64:$cuda/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
