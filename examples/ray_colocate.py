@@ -57,7 +57,9 @@ class RayGroup:
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     bundles, placement_group_bundle_index=index
                 ),
-                runtime_env={"env_vars": stayput.preload_env(env={})},
+                runtime_env={
+                    "env_vars": stayput.preload_env(env={"NCCL_GRAPH_REGISTER": "0"})
+                },
             ).remote()
             for index in range(count)
         ]
