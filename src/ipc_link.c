@@ -49,9 +49,10 @@ CUresult ipc_link_fail(CUresult err, const char *format, ...)
 	return err;
 }
 
+/* While it is busy, whoever has it finds out. */
 static bool is_lost(const struct ipc_link *link)
 {
-	return link->fd >= 0 && !descriptor_is(link->fd, link->inode);
+	return !link->busy && link->fd >= 0 && !descriptor_is(link->fd, link->inode);
 }
 
 struct ipc_link *ipc_link_find_locked(const unsigned char token[IPC_TOKEN])
